@@ -1,0 +1,337 @@
+"""What an algorithm is: pure functions over explicit state.
+
+A round runs through them in this order; everything an algorithm remembers stands in ``State`` values that it returns:
+
+    server_init(problem)               → server state, holds w [d]
+    client_init(problem)               → one client's state (named vectors)
+    broadcast(server, round, clients)  → message down
+    local_steps(down, clients)         → steps of each client, where the algorithm decides them
+    local_round(local)                 → message up [K, ...], client states' [K, ...]
+    aggregate(server, uploads, round)  → server state'
+    candidates(server)                 → models to evaluate
+    observe(server, metrics)           → server state', only where a paper feeds results back
+    personal(server, clients)          → models that clients would use themselves, where these differ from w
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, model_validator
+from torch import Tensor
+
+from fedkeel.algorithms.state import Message as Message
+from fedkeel.algorithms.state import PerClient, State
+from fedkeel.learning.correction import Correction
+from fedkeel.learning.layout import Layout
+from fedkeel.learning.loop import AfterStep, Gradient, Sgd, Trained, train
+from fedkeel.learning.task import Batch, Task
+
+Mode = Literal["default", "literal", "code"]
+"""The repaired reading of a paper, its print word for word, or its authors' program with its quirks."""
+
+
+class AlgorithmParams(BaseModel):
+    """Hyper-parameters named by the paper's symbols. ``mode`` presets fields that are not given explicitly."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    modes: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    mode: Mode = "default"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("mode", "default") != "default":
+            return cls.modes.get(str(given["mode"]), {}) | given
+        return given
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where an algorithm comes from."""
+
+    title: str
+    authors: str
+    venue: str
+    year: int
+
+
+@dataclass(frozen=True)
+class Law:
+    """An identity that an algorithm claims: with ``mine`` it equals algorithm ``other`` with ``theirs``.
+
+    ``needs`` names what the identity rests on: ``full`` participation, ``equal_sizes``, ``equal_steps``, ….
+    """
+
+    statement: str
+    mine: dict[str, Any]
+    other: str
+    theirs: dict[str, Any] = field(default_factory=dict)
+    needs: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published number that an algorithm should reproduce: where it stands, what it is."""
+
+    source: str
+    setting: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class Clients:
+    """K clients of a round, in the order in which everything about them is stacked."""
+
+    ids: tuple[int, ...]
+    sizes: Tensor
+    """Samples n_i of each [K]."""
+    N: int
+    """All registered clients."""
+    n: int
+    """All samples of all clients."""
+    S: int
+    """The size of this round's whole cohort."""
+    cohort_n: int
+    """The samples of this round's whole cohort."""
+    dtype: torch.dtype
+
+    @cached_property
+    def omega(self) -> Tensor:
+        """ω_i = N·n_i/n, the data weight with mean one over all clients [K, 1]."""
+        return (self.sizes.to(self.dtype) * (self.N / self.n)).unsqueeze(1)
+
+    @cached_property
+    def p(self) -> Tensor:
+        """p_i^S = n_i/Σ_S n_j, the data weight inside the cohort [K]."""
+        return self.sizes.to(self.dtype) / self.cohort_n
+
+    @cached_property
+    def uniform(self) -> Tensor:
+        """1/S for every client [K]."""
+        return torch.full((len(self.ids),), 1 / self.S, dtype=self.dtype)
+
+    def weights(self, rule: str) -> Tensor:
+        """``n``: by data, ``uniform``: equal; both sum to one over the cohort [K]."""
+        return self.p if rule == "n" else self.uniform
+
+    def __getitem__(self, rows: slice) -> Clients:
+        return Clients(self.ids[rows], self.sizes[rows], self.N, self.n, self.S, self.cohort_n, self.dtype)
+
+
+@dataclass(frozen=True)
+class Round:
+    """The round being run."""
+
+    t: int
+    """Counts from 0."""
+    lr: float
+    """η_t, the client learning rate of this round."""
+    lr0: float
+    """η before any decay."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the algorithm is told before the first round."""
+
+    w0: Tensor
+    """Initial parameters [d]."""
+    layout: Layout
+    sizes: Tensor
+    """Samples of every client [N]."""
+    common_steps: int
+    """Local steps of a client of average size; FedDyn's program gives every client this many."""
+
+    @property
+    def N(self) -> int:
+        return len(self.sizes)
+
+    def zeros(self) -> Tensor:
+        """A vector of d zeros."""
+        return torch.zeros_like(self.w0)
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """What the server holds when the cohort is done."""
+
+    message: Message
+    """The uploads, stacked in client order: every value [S, ...]."""
+    clients: Clients
+    steps: Tensor
+    """Local steps K_i that each client took [S]."""
+    travel: Tensor
+    """η_t·‖a_i‖₁ of each client [S, 1]: the step sizes behind y_i − w, momentum included (η_t·K_i without)."""
+    losses_at: Callable[[Tensor], Tensor]
+    """Asks the cohort for its losses at a model [d]: F_i over all of each client's samples [S] (one more exchange)."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.message, name)
+
+
+@dataclass(frozen=True)
+class Local:
+    """What K clients see during a round, and the services they may call."""
+
+    task: Task
+    problem: Problem
+    round: Round
+    clients: Clients
+    client: State
+    """Their remembered vectors [K, ...]."""
+    message: Message
+    steps: Tensor
+    """Local steps K_i [K]."""
+    steps_per_epoch: Tensor
+    """Batches in one pass over each client's data [K]."""
+    sgd: Sgd
+    b: Tensor
+    """Buffers to start from [K, m]."""
+    make_batches: Callable[[], Sequence[Batch]]
+    full_batches: Callable[[], Sequence[Batch]]
+    """All data of every client once, in large batches, for full gradients."""
+    results: list[Trained] = field(default_factory=list)
+    """What ``train`` produced: the engine reads losses, buffers and norms from here."""
+
+    @cached_property
+    def down(self) -> State:
+        """The message as these clients read it: shared values as sent, their own rows of per-client ones [K, ...]."""
+        return State(**{k: v.rows if isinstance(v, PerClient) else v for k, v in self.message.items()})
+
+    @cached_property
+    def w(self) -> Tensor:
+        """The received global model, one row a client [K, d]."""
+        w: Tensor = self.down.w
+        return w.expand(len(self.clients.ids), -1)
+
+    @cached_property
+    def travel(self) -> Tensor:
+        """η_t·‖a_i‖₁ [K, 1], see ``Uploads.travel``."""
+        return travel(self.round.lr, self.steps, self.sgd.momentum, self.w.dtype)
+
+    @cached_property
+    def batches(self) -> Sequence[Batch]:
+        """The minibatches of the steps, one after the other."""
+        return self.make_batches()
+
+    def train(
+        self,
+        correction: Correction | None = None,
+        *,
+        start: Tensor | None = None,
+        sgd: Sgd | None = None,
+        gradient: Gradient | None = None,
+        after_step: AfterStep | None = None,
+    ) -> Tensor:
+        """Run the shared loop from ``start`` (default: the global model) and give the trained parameters [K, d]."""
+        trained = train(
+            self.task,
+            self.w if start is None else start,
+            self.b,
+            self.batches,
+            sgd or self.sgd,
+            correction,
+            gradient,
+            after_step,
+        )
+        self.results.append(trained)
+        return trained.y
+
+    def full_gradient(self, at: Tensor) -> Tensor:
+        """∇F_i at parameters [K, d], over all of each client's samples, in evaluation mode [K, d]."""
+        return self._over_all_samples(at)[0]
+
+    def full_loss(self, at: Tensor) -> Tensor:
+        """F_i at parameters [K, d], over all of each client's samples, in evaluation mode [K]."""
+        return self._over_all_samples(at)[1]
+
+    def _over_all_samples(self, at: Tensor) -> tuple[Tensor, Tensor]:
+        gradient, loss = torch.zeros_like(at), at.new_zeros(len(at))
+        for batch in self.full_batches():
+            g, value, _ = self.task.gradient(at, self.b, batch, train=False)
+            gradient += g
+            loss += value
+        return gradient, loss
+
+
+def travel(lr: float, steps: Tensor, momentum: float | Tensor, dtype: torch.dtype) -> Tensor:
+    """η·‖a_i‖₁ [K, 1] (or [K, d] where momentum differs by coordinate).
+
+    With momentum ρ the gradient of step k is applied again in all later steps, 1 + ρ + ρ² + … times in all; the sum
+    over K steps is (K − ρ(1 − ρ^K)/(1 − ρ))/(1 − ρ), and K for ρ = 0.
+    """
+    K = steps.to(dtype).unsqueeze(1)
+    rho = torch.as_tensor(momentum, dtype=dtype)
+    return lr * (K - rho * (1 - rho**K) / (1 - rho)) / (1 - rho)
+
+
+class Algorithm:
+    """The contract, with FedAvg's answers wherever a method has nothing of its own to say."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    """How the method is written in print, e.g. ``FedDC``."""
+    paper: ClassVar[Paper]
+    idea: ClassVar[str]
+    """One sentence."""
+    laws: ClassVar[tuple[Law, ...]] = ()
+    claims: ClassVar[tuple[Claim, ...]] = ()
+    observes: ClassVar[bool] = False
+    """Whether ``observe`` is to be called before every round with the score of the model that the round starts from."""
+    buffers: ClassVar[str | None] = None
+    """What must happen to BatchNorm statistics, where the method itself says so (overrides ``training.buffers``)."""
+
+    class Params(AlgorithmParams):
+        """An algorithm without parameters of its own."""
+
+    def __init__(self, params: AlgorithmParams | None = None, **fields: Any) -> None:
+        from fedkeel.algorithms.validate import checked
+
+        self.params: Any = params if params is not None else checked(self.name, self.Params, fields)
+
+    def server_init(self, problem: Problem) -> State:
+        return State(w=problem.w0)
+
+    def client_init(self, problem: Problem) -> State:
+        return State()
+
+    def broadcast(self, server: State, round: Round, clients: Clients) -> Message:
+        return Message(w=server.w)
+
+    def local_steps(self, down: Message, clients: Clients, problem: Problem) -> Tensor | None:
+        """Steps of each client [K], or None for the configured local work."""
+        return None
+
+    def local_round(self, local: Local) -> tuple[Message, State]:
+        y = local.train(self.correction(local))
+        return self.finish(local, y)
+
+    def correction(self, local: Local) -> Correction | None:
+        """What is added to every local gradient."""
+        return None
+
+    def finish(self, local: Local, y: Tensor) -> tuple[Message, State]:
+        """After training: the upload [K, ...] and the clients' new state [K, ...]."""
+        return Message(y=y), local.client
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        raise NotImplementedError
+
+    def candidates(self, server: State) -> dict[str, Tensor]:
+        """Models worth evaluating, by name; the first is the one a run reports."""
+        return {"global": server.w}
+
+    def observe(self, server: State, metrics: dict[str, float]) -> State:
+        """Evaluation results of the model that the next round starts from (``accuracy`` in [0, 1], ``loss``)."""
+        return server
+
+    def personal(self, server: State, clients: State) -> Tensor | None:
+        """The models [K, d] that K clients with these states would use, where they keep part of it to themselves."""
+        return None

@@ -1,0 +1,126 @@
+"""Named values: the state of a server or of clients, and the messages between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SCALAR_BYTES = 4
+"""A plain number in a message counts as one 32-bit float, the unit of the papers' communication tables."""
+
+
+class Rows(Mapping[int, Tensor]):
+    """One vector per client, kept only for the clients that have one.
+
+    Immutable: ``put`` gives a new table that shares the untouched rows, so a table over a million clients costs only
+    what was touched.
+    """
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Mapping[int, Tensor] | None = None) -> None:
+        self._rows: dict[int, Tensor] = dict(rows or {})
+
+    def __getitem__(self, client: int) -> Tensor:
+        return self._rows[client]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def put(self, clients: Iterable[int], rows: Tensor) -> Rows:
+        """The table with rows [K, ...] stored for K clients."""
+        return Rows(self._rows | {client: row.clone() for client, row in zip(clients, rows, strict=True)})
+
+    def drop(self, clients: Iterable[int]) -> Rows:
+        """The table without some clients."""
+        gone = set(clients)
+        return Rows({client: row for client, row in self._rows.items() if client not in gone})
+
+    def take(self, clients: Iterable[int], default: Tensor) -> Tensor:
+        """Rows [K, ...] of K clients; ``default`` stands in for a client that has none."""
+        return torch.stack([self._rows.get(client, default) for client in clients])
+
+
+class PerClient:
+    """A value of a message that differs between the K receivers: rows [K, ...]."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+
+
+class State(Mapping[str, Any]):
+    """Named tensors, numbers or ``Rows`` that do not change; ``s.w`` reads, ``s.replace(w=…)`` renews."""
+
+    __slots__ = ("_items",)
+    _items: dict[str, Any]
+
+    def __init__(self, **items: Any) -> None:
+        object.__setattr__(self, "_items", items)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._items[name]
+        except KeyError:
+            raise AttributeError(
+                f"no value named {name!r} here; there are {', '.join(self._items) or 'none'}"
+            ) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a state does not change: use state.replace({name}=…)")
+
+    def __getitem__(self, name: str) -> Any:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return f"State({', '.join(f'{name}={_brief(value)}' for name, value in self._items.items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (self._items,))
+
+    def replace(self, **changes: Any) -> State:
+        """The same state with some values renewed or added."""
+        return State(**(self._items | changes))
+
+
+Message = State
+"""What travels between server and clients: its bytes are the communication cost."""
+
+
+def _rebuild(items: dict[str, Any]) -> State:
+    return State(**items)
+
+
+def _brief(value: Any) -> str:
+    return f"[{'×'.join(map(str, value.shape))}]" if isinstance(value, Tensor) else repr(value)
+
+
+def size_in_bytes(value: Any) -> int:
+    """What one value of a message weighs."""
+    return value.numel() * value.element_size() if isinstance(value, Tensor) else SCALAR_BYTES
+
+
+def bytes_down(message: Message, receivers: int) -> int:
+    """Bytes of a broadcast to ``receivers`` clients: shared values once each, per-client values by row."""
+    return sum(
+        size_in_bytes(value.rows) if isinstance(value, PerClient) else size_in_bytes(value) * receivers
+        for value in message.values()
+    )
+
+
+def bytes_up(message: Message) -> int:
+    """Bytes of the uploads of K clients, given as one message of rows [K, ...]; one number a client is a float."""
+    return sum(SCALAR_BYTES * len(v) if v.dim() == 1 else size_in_bytes(v) for v in message.values())

@@ -1,0 +1,86 @@
+"""Turns pydantic's report on bad hyper-parameters into the one sentence that a person can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from fedkeel.errors import InputError, invalid, unknown
+
+T = TypeVar("T", bound=BaseModel)
+
+
+def checked(owner: str, schema: type[T], fields: dict[str, Any]) -> T:
+    """The validated parameters, or an ``InputError`` about the first field that is wrong."""
+    try:
+        return schema(**fields)
+    except ValidationError as error:
+        raise sentence(owner, schema, error) from None
+
+
+def sentence(owner: str, schema: type[BaseModel], error: ValidationError) -> InputError:
+    """``owner.field must be …, got …`` for the first complaint of a validation."""
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"])
+    name = f"{owner}.{path}" if path else owner
+    if first["type"] == "extra_forbidden":
+        return unknown(f"field in {owner}", first["loc"][-1], sorted(_fields(schema, first["loc"])))
+    if first["type"] == "missing":
+        return InputError(f"{name} is missing; {_hint(schema, first['loc']) or 'give it a value'}.")
+    return invalid(name, allowed(first), first["input"], _sentence(_hint(schema, first["loc"])))
+
+
+def allowed(complaint: Any) -> str:
+    """What a field takes, in words, from one pydantic complaint."""
+    context = complaint.get("ctx", {})
+    words: dict[str, Callable[[], str]] = {
+        "greater_than": lambda: f"a number above {context['gt']}",
+        "greater_than_equal": lambda: f"a number of at least {context['ge']}",
+        "less_than": lambda: f"a number below {context['lt']}",
+        "less_than_equal": lambda: f"a number of at most {context['le']}",
+        "literal_error": lambda: f"one of {context['expected']}",
+        "int_parsing": lambda: "a whole number",
+        "int_type": lambda: "a whole number",
+        "int_from_float": lambda: "a whole number",
+        "float_parsing": lambda: "a number",
+        "float_type": lambda: "a number",
+        "finite_number": lambda: "a finite number",
+        "bool_parsing": lambda: "true or false",
+        "bool_type": lambda: "true or false",
+        "string_type": lambda: "text",
+        "model_type": lambda: "a table of fields",
+        "dict_type": lambda: "a table of fields",
+        "list_type": lambda: "a list",
+    }
+    kind = complaint["type"]
+    if kind == "value_error":
+        return str(context.get("error", complaint["msg"])).removeprefix("must be ")
+    return words[kind]() if kind in words else str(complaint["msg"]).removeprefix("Input should be ")
+
+
+def _field(schema: type[BaseModel], path: tuple[int | str, ...]) -> tuple[Any, Any]:
+    model: Any = schema
+    field = None
+    for part in path:
+        fields = getattr(model, "model_fields", {})
+        if part not in fields:
+            return model, None
+        field = fields[part]
+        model = field.annotation
+    return model, field
+
+
+def _fields(schema: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    model, _ = _field(schema, path[:-1])
+    return list(getattr(model, "model_fields", {}))
+
+
+def _hint(schema: type[BaseModel], path: tuple[int | str, ...]) -> str:
+    _, field = _field(schema, path)
+    return str(field.description) if field is not None and field.description else ""
+
+
+def _sentence(text: str) -> str:
+    return f"({text})" if text else ""

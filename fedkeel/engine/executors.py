@@ -1,0 +1,131 @@
+"""How the clients of a round are computed.
+
+An executor takes a ``Job`` (one round, its cohort) and gives the ``Outcome`` with everything stacked in client order.
+``serial`` is the slow, obviously correct reference that every other executor is tested against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedkeel.algorithms.contract import Algorithm, Clients, Local, Problem, Round
+from fedkeel.algorithms.state import Message, PerClient, State
+from fedkeel.engine.randomness import Purpose, torch_generator, torch_seed
+from fedkeel.engine.samples import ClientBatches, Samples, full_batches
+from fedkeel.engine.schedule import Schedule
+from fedkeel.learning.loop import Sgd
+from fedkeel.learning.task import Batch, Task
+
+
+@dataclass(frozen=True)
+class Job:
+    """One round of local training, for the whole cohort."""
+
+    algorithm: Algorithm
+    task: Task
+    problem: Problem
+    samples: Samples
+    schedule: Schedule
+    seed: int
+    round: Round
+    clients: Clients
+    message: Message
+    states: State
+    """The clients' remembered vectors [S, ...]."""
+    buffers: Tensor
+    """The buffers that each client starts from [S, m]."""
+    steps: Tensor
+    steps_per_epoch: Tensor
+    sgd: Sgd
+
+    def local(self, rows: slice, batches: Sequence[Batch], whole: Sequence[Batch]) -> Local:
+        """The round as some clients of the cohort see it, with their minibatches and all their data in one pass."""
+        return Local(
+            task=self.task,
+            problem=self.problem,
+            round=self.round,
+            clients=self.clients[rows],
+            client=State(**{name: value[rows] for name, value in self.states.items()}),
+            message=State(
+                **{k: PerClient(v.rows[rows]) if isinstance(v, PerClient) else v for k, v in self.message.items()}
+            ),
+            steps=self.steps[rows],
+            steps_per_epoch=self.steps_per_epoch[rows],
+            sgd=self.sgd,
+            b=self.buffers[rows],
+            make_batches=lambda: batches,
+            full_batches=lambda: whole,
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the cohort's clients return, stacked in client order."""
+
+    message: Message
+    states: State
+    buffers: Tensor
+    """[S, m]."""
+    loss: Tensor
+    """Mean objective over each client's steps [S]."""
+    norms: list[Tensor]
+    """Per client the norms of its gradients before clipping [K_i]; empty without clipping."""
+
+
+class Executor(Protocol):
+    """Computes the clients of a round."""
+
+    name: str
+
+    def run(self, job: Job) -> Outcome:
+        """Train every client of the job."""
+
+
+class Serial:
+    """One client after the other, in this process."""
+
+    name = "serial"
+
+    def run(self, job: Job) -> Outcome:
+        return gather([train_one(job, i) for i in range(len(job.clients.ids))])
+
+
+def train_one(job: Job, i: int) -> Outcome:
+    """The local round of the cohort's i-th client."""
+    client, t = job.clients.ids[i], job.round.t
+    plan = job.schedule.batches(t, client, int(job.clients.sizes[i]), int(job.steps[i]))
+    augments = job.samples.transform.augment is not None
+    augmentation = torch_generator(job.seed, Purpose.AUGMENTATION, t, client) if augments else None
+    batches = ClientBatches(job.samples, client, plan, augmentation)
+    local = job.local(slice(i, i + 1), batches, full_batches(job.samples, client))
+    if job.task.stochastic:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(job.seed, Purpose.DROPOUT, t, client))
+            message, state = job.algorithm.local_round(local)
+    else:
+        message, state = job.algorithm.local_round(local)
+    trained = local.results[-1]
+    return Outcome(message, state, trained.b, trained.loss, list(trained.norms))
+
+
+def gather(outcomes: list[Outcome]) -> Outcome:
+    """Several outcomes as one, in their order."""
+    return Outcome(
+        _concatenated([outcome.message for outcome in outcomes]),
+        _concatenated([outcome.states for outcome in outcomes]),
+        torch.cat([outcome.buffers for outcome in outcomes]),
+        torch.cat([outcome.loss for outcome in outcomes]),
+        [norms for outcome in outcomes for norms in outcome.norms],
+    )
+
+
+def _concatenated(parts: list[State]) -> State:
+    return State(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
+
+EXECUTORS: dict[str, type[Executor]] = {"serial": Serial}

@@ -1,0 +1,40 @@
+"""Every random draw of a run, each from a generator of its own.
+
+A generator is a function of (seed, purpose, round, client), never of what was drawn before. So all algorithms see the
+same cohorts and batches, a resumed run is the same run, and the number of workers changes nothing.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import torch
+
+
+class Purpose(IntEnum):
+    """What a stream of random numbers is for. The values are part of the format: never renumber."""
+
+    PARTITION = 1
+    WEIGHTS = 2
+    COHORT = 3
+    BATCHES = 4
+    AUGMENTATION = 5
+    DROPOUT = 6
+    PSEUDO_DATA = 7
+    VALIDATION = 8
+
+
+def generator(seed: int, purpose: Purpose, round: int = 0, client: int = 0) -> np.random.Generator:
+    """A numpy generator for one purpose in one round at one client (counter-based: Philox)."""
+    return np.random.Generator(np.random.Philox(key=[seed, int(purpose)], counter=[0, 0, round, client]))
+
+
+def torch_seed(seed: int, purpose: Purpose, round: int = 0, client: int = 0) -> int:
+    """A 63-bit seed for torch's own generator, keyed in the same way."""
+    return int(generator(seed, purpose, round, client).integers(0, 2**63))
+
+
+def torch_generator(seed: int, purpose: Purpose, round: int = 0, client: int = 0) -> torch.Generator:
+    """A torch generator for one purpose in one round at one client."""
+    return torch.Generator().manual_seed(torch_seed(seed, purpose, round, client))

@@ -1,0 +1,62 @@
+"""Who takes part in a round, which samples each step sees, and the learning rate, all keyed by (seed, round, client)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from fedkeel.engine.randomness import Purpose, generator
+from fedkeel.engine.settings import Training
+
+
+class Schedule(Protocol):
+    """What the engine asks for. ``RandomSchedule`` draws it; a recorded one replays a trace."""
+
+    def lr(self, round: int) -> float:
+        """η of a round."""
+
+    def cohort(self, round: int, clients: int) -> list[int]:
+        """The clients of a round, out of 0 … clients − 1, in the order in which the server meets them."""
+
+    def batches(self, round: int, client: int, samples: int, steps: int) -> list[np.ndarray]:
+        """For each step the positions, within the client's own samples, of its minibatch."""
+
+
+class RandomSchedule:
+    """Cohorts and batches drawn from generators keyed by (seed, purpose, round, client)."""
+
+    def __init__(self, training: Training, seed: int) -> None:
+        self.training = training
+        self.seed = seed
+
+    def lr(self, round: int) -> float:
+        return self.training.lr * self.training.lr_decay**round
+
+    def cohort(self, round: int, clients: int) -> list[int]:
+        share = self.training.participation
+        if share == 1:
+            return list(range(clients))
+        rng = generator(self.seed, Purpose.COHORT, round)
+        if self.training.sampling == "exact":
+            chosen = rng.choice(clients, size=max(1, round_half_up(share * clients)), replace=False)
+            return sorted(int(client) for client in chosen)
+        while True:  # ends: an empty cohort has probability (1 − share)^clients < 1, and every draw is new
+            present = np.flatnonzero(rng.random(clients) < share)
+            if len(present):
+                return [int(client) for client in present]
+
+    def batches(self, round: int, client: int, samples: int, steps: int) -> list[np.ndarray]:
+        rng = generator(self.seed, Purpose.BATCHES, round, client)
+        per_epoch = self.training.steps_per_epoch(samples)
+        size = self.training.batch_size
+        plan: list[np.ndarray] = []
+        while len(plan) < steps:
+            order = rng.permutation(samples)
+            plan += [order[k * size : (k + 1) * size] for k in range(per_epoch)]
+        return plan[:steps]
+
+
+def round_half_up(value: float) -> int:
+    """The nearest whole number, halves upwards (15 % of 10 clients is 2, not Python's even 2 or 1)."""
+    return int(np.floor(value + 0.5 + 1e-9))

@@ -1,0 +1,50 @@
+"""How a federation trains: who takes part, how much local work, with which optimiser."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Training(BaseModel):
+    """Settings of training that belong to no algorithm."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rounds: int = Field(100, ge=1, description="communication rounds")
+    participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, above 0 and at most 1")
+    sampling: Literal["exact", "bernoulli"] = Field(
+        "exact", description="exact: always the same number of clients; bernoulli: each with that probability"
+    )
+    epochs: int | None = Field(None, ge=1, description="local passes over a client's data; give epochs or steps")
+    steps: int | None = Field(None, ge=1, description="local minibatch steps; give epochs or steps")
+    batch_size: int = Field(50, ge=1, description="samples in a minibatch; smaller clients use all they have")
+    drop_last: bool = Field(False, description="leave out the incomplete last batch of an epoch")
+    lr: float = Field(0.1, gt=0, description="η, client learning rate")
+    lr_decay: float = Field(1.0, gt=0, le=1, description="η is multiplied by this after every round")
+    momentum: float = Field(0.0, ge=0, lt=1, description="local momentum, reset every round")
+    weight_decay: float = Field(0.0, ge=0, description="L2 weight decay of the local optimiser, added after clipping")
+    clip: float | None = Field(None, gt=0, description="largest norm of a local gradient; absent: no clipping")
+    buffers: Literal["average", "uniform", "local", "freeze"] = Field(
+        "average",
+        description="BatchNorm statistics: averaged by data, averaged equally, kept by each client, or frozen",
+    )
+    dtype: Literal["float32", "float64"] = "float32"
+
+    @model_validator(mode="after")
+    def _one_kind_of_work(self) -> Training:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("given either epochs or steps, not both")
+        return self
+
+    def local_steps(self, samples: int) -> int:
+        """K_i of a client with this many samples: E·⌈n/B⌉ for epochs (⌊n/B⌋, but at least one, with ``drop_last``)."""
+        if self.steps is not None:
+            return self.steps
+        return (self.epochs or 1) * self.steps_per_epoch(samples)
+
+    def steps_per_epoch(self, samples: int) -> int:
+        """Minibatches in one pass over this many samples."""
+        full, rest = divmod(samples, self.batch_size)
+        return max(1, full if self.drop_last or rest == 0 else full + 1)

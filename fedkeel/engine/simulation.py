@@ -1,0 +1,263 @@
+"""A federated simulation: rounds over a federation, as a function from one run state to the next."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkeel.algorithms.contract import Algorithm, Clients, Problem, Round, Uploads, travel
+from fedkeel.algorithms.server_steps import average
+from fedkeel.algorithms.state import Rows, State, bytes_down, bytes_up
+from fedkeel.data.dataset import Federation
+from fedkeel.engine.executors import Executor, Job, Serial
+from fedkeel.engine.samples import Samples
+from fedkeel.engine.schedule import RandomSchedule, Schedule
+from fedkeel.engine.settings import Training
+from fedkeel.errors import FedkeelError, ModelError
+from fedkeel.learning.loop import Sgd
+from fedkeel.learning.task import Score, Task
+
+
+class DivergedError(FedkeelError):
+    """Training produced a number that is not finite."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Everything that the next round depends on."""
+
+    t: int
+    """Rounds done."""
+    server: State
+    b: Tensor
+    """Global buffers [m]."""
+    clients: dict[str, Rows]
+    """What clients remember, by name; clients not seen yet have no row."""
+    client_buffers: Rows
+    """Buffers that stay with the clients (``buffers = "local"``)."""
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What happened in a round."""
+
+    t: int
+    """Counts from 1, as people do: the model after this round is model t."""
+    lr: float
+    cohort: tuple[int, ...]
+    steps: tuple[int, ...]
+    samples: int
+    """Samples that went through local training."""
+    losses: tuple[float, ...]
+    """Mean local objective of each client of the cohort."""
+    drifts: tuple[float, ...]
+    """‖y_i − w‖ of each client of the cohort, where it uploads its model."""
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    norms: tuple[Tensor, ...] = field(default=(), repr=False)
+
+
+class Simulation:
+    """An algorithm, a task and a federation; ``start`` gives the first state, ``step`` the one after a round."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        task: Task,
+        federation: Federation,
+        training: Training,
+        seed: int = 0,
+        executor: Executor | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.task = task
+        self.federation = federation
+        self.training = training
+        self.seed = seed
+        self.executor = executor or Serial()
+        self.schedule = schedule or RandomSchedule(training, seed)
+        self.samples = Samples(federation, task.dtype)
+        self.sizes = torch.from_numpy(np.asarray(federation.sizes))
+        average_size = -(-int(self.sizes.sum()) // len(self.sizes))
+        self.problem = Problem(task.w0, task.layout, self.sizes, training.local_steps(average_size))
+        self._buffer_rule = algorithm.buffers or training.buffers
+        self._client_template = algorithm.client_init(self.problem)
+        self._check_model()
+
+    def start(self) -> RunState:
+        """The state before the first round."""
+        rows = {name: Rows() for name in self._client_template}
+        return RunState(0, self.algorithm.server_init(self.problem), self.task.b0, rows, Rows())
+
+    def step(self, state: RunState) -> tuple[RunState, RoundRecord]:
+        """One round: broadcast, local training, aggregation."""
+        began = time.perf_counter()
+        job = self._job(state)
+        outcome = self.executor.run(job)
+        ids, clients = job.clients.ids, job.clients
+        reach = travel(job.round.lr, job.steps, job.sgd.momentum, self.task.dtype)
+        uploads = Uploads(outcome.message, clients, job.steps, reach, lambda w: self._losses_at(w, state, ids))
+        server = self.algorithm.aggregate(state.server, uploads, job.round)
+        self._check_finite(server, outcome.loss, ids, state.t + 1)
+        after = RunState(
+            state.t + 1,
+            server,
+            self._merge_buffers(state.b, outcome.buffers, clients),
+            {name: state.clients[name].put(ids, rows) for name, rows in outcome.states.items()},
+            self._keep_buffers(state.client_buffers, outcome.buffers, ids),
+        )
+        moved = outcome.message.y - state.server.w if "y" in outcome.message else None
+        record = RoundRecord(
+            t=state.t + 1,
+            lr=job.round.lr,
+            cohort=ids,
+            steps=tuple(job.steps.tolist()),
+            samples=self._samples_seen(job),
+            losses=tuple(outcome.loss.tolist()),
+            drifts=() if moved is None else tuple(torch.linalg.vector_norm(moved, dim=1).tolist()),
+            bytes_down=bytes_down(job.message, len(ids)) + self._buffer_bytes(len(ids)),
+            bytes_up=bytes_up(outcome.message) + self._buffer_bytes(len(ids)),
+            seconds=time.perf_counter() - began,
+            norms=tuple(outcome.norms),
+        )
+        return after, record
+
+    def evaluate(self, state: RunState, on: str = "test") -> dict[str, Score]:
+        """Accuracy and loss of every candidate model on the test set (or on all ``train`` samples)."""
+        scores = {name: self._score(w, state.b, on) for name, w in self.algorithm.candidates(state.server).items()}
+        personal = self._personal_score(state) if on == "test" else None
+        return scores if personal is None else {"client_mean": personal} | scores
+
+    def observe(self, state: RunState, score: Score) -> RunState:
+        """Feed the global model's score back, for the algorithms that use it."""
+        server = self.algorithm.observe(state.server, {"accuracy": score.accuracy, "loss": score.loss})
+        return RunState(state.t, server, state.b, state.clients, state.client_buffers)
+
+    def evaluate_clients(self, state: RunState) -> dict[int, Score]:
+        """The global model on each client's own test samples (its training samples where it has no test set)."""
+        own = self.federation.client_tests is not None
+        scores = {}
+        for client in range(self.federation.N):
+            x, y = self.samples.client_test(client) if own else self.samples.of_client(client)
+            scores[client] = self.task.evaluate(state.server.w, self._buffers_of(state, client), x, y)
+        return scores
+
+    def _job(self, state: RunState) -> Job:
+        ids = tuple(self.schedule.cohort(state.t, self.federation.N))
+        sizes = self.sizes[list(ids)]
+        total = int(self.sizes.sum())
+        clients = Clients(ids, sizes, self.federation.N, total, len(ids), int(sizes.sum()), self.task.dtype)
+        round = Round(state.t, self.schedule.lr(state.t), self.schedule.lr(0))
+        message = self.algorithm.broadcast(state.server, round, clients)
+        steps = self.algorithm.local_steps(message, clients, self.problem)
+        if steps is None:
+            steps = torch.tensor([self.training.local_steps(int(n)) for n in sizes])
+        training = self.training
+        return Job(
+            algorithm=self.algorithm,
+            task=self.task,
+            problem=self.problem,
+            samples=self.samples,
+            schedule=self.schedule,
+            seed=self.seed,
+            round=round,
+            clients=clients,
+            message=message,
+            states=State(**{name: state.clients[name].take(ids, zero) for name, zero in self._client_template.items()}),
+            buffers=torch.stack([self._buffers_of(state, client) for client in ids]),
+            steps=steps,
+            steps_per_epoch=torch.tensor([training.steps_per_epoch(int(n)) for n in sizes]),
+            sgd=Sgd(round.lr, training.clip, training.weight_decay, training.momentum),
+        )
+
+    def _score(self, w: Tensor, b: Tensor, on: str) -> Score:
+        if on == "test":
+            return self.task.evaluate(w, b, *self.samples.test)
+        parts = [self.task.evaluate(w, b, *self.samples.of_client(i)) for i in range(self.federation.N)]
+        n = sum(part.samples for part in parts)
+        return Score(
+            sum(part.accuracy * part.samples for part in parts) / n,
+            sum(part.loss * part.samples for part in parts) / n,
+            n,
+        )
+
+    def _personal_score(self, state: RunState) -> Score | None:
+        """The mean over all clients of what their own models score on the whole test set."""
+        everybody = range(self.federation.N)
+        states = State(
+            **{name: rows.take(everybody, self._client_template[name]) for name, rows in state.clients.items()}
+        )
+        models = self.algorithm.personal(state.server, states)
+        if models is None:
+            return None
+        scores = [self.task.evaluate(models[i], self._buffers_of(state, i), *self.samples.test) for i in everybody]
+        accuracy = sum(score.accuracy for score in scores) / len(scores)
+        return Score(accuracy, sum(score.loss for score in scores) / len(scores), scores[0].samples)
+
+    def _losses_at(self, w: Tensor, state: RunState, ids: tuple[int, ...]) -> Tensor:
+        scores = [self.task.evaluate(w, self._buffers_of(state, i), *self.samples.of_client(i)) for i in ids]
+        return torch.tensor([score.loss for score in scores], dtype=self.task.dtype)
+
+    def _buffers_of(self, state: RunState, client: int) -> Tensor:
+        return state.client_buffers.get(client, state.b) if self._buffer_rule == "local" else state.b
+
+    def _merge_buffers(self, b: Tensor, rows: Tensor, clients: Clients) -> Tensor:
+        if not b.numel() or self._buffer_rule in ("local", "freeze"):
+            return b
+        merged = average(rows, clients.weights("n" if self._buffer_rule == "average" else "uniform"))
+        for name in self.task.integer_buffers:
+            entry = next(e for e in self.task.buffer_layout if e.name == name)
+            merged[entry.start : entry.stop] = merged[entry.start : entry.stop].round()
+        return merged
+
+    def _keep_buffers(self, kept: Rows, rows: Tensor, ids: tuple[int, ...]) -> Rows:
+        return kept.put(ids, rows) if self._buffer_rule == "local" and rows.numel() else kept
+
+    def _buffer_bytes(self, receivers: int) -> int:
+        travels = self._buffer_rule in ("average", "uniform")
+        return self.task.b0.numel() * self.task.b0.element_size() * receivers if travels else 0
+
+    def _samples_seen(self, job: Job) -> int:
+        seen = 0
+        for n, steps, per_epoch in zip(
+            job.clients.sizes.tolist(), job.steps.tolist(), job.steps_per_epoch.tolist(), strict=True
+        ):
+            epochs, rest = divmod(steps, per_epoch)
+            whole = min(n, per_epoch * self.training.batch_size)
+            seen += epochs * whole + min(rest * self.training.batch_size, n)
+        return seen
+
+    def _check_model(self) -> None:
+        x, y = self.samples.of_client(0)
+        try:
+            outputs = self.task.net(self.task.b0, train=False).forward(self.task.w0, x[:1])
+            self.task.loss.per_sample(outputs, y[:1])
+        except (RuntimeError, ValueError, IndexError) as error:
+            shape = "×".join(map(str, x.shape[1:]))
+            reason = str(error).splitlines()[0]
+            raise ModelError(
+                f"the model cannot take the inputs of {self.federation.dataset.name} ({shape} each): {reason}; "
+                "choose a model for this shape (fedkeel models)."
+            ) from None
+        classes = self.federation.dataset.classes
+        if self.task.loss.name == "cross_entropy" and outputs.shape[-1] < classes:
+            raise ModelError(
+                f"the model has {outputs.shape[-1]} outputs but {self.federation.dataset.name} has {classes} classes; "
+                "give the model at least as many outputs."
+            )
+
+    def _check_finite(self, server: State, losses: Tensor, ids: tuple[int, ...], t: int) -> None:
+        if bool(torch.isfinite(server.w).all()):
+            return
+        bad = [client for client, loss in zip(ids, losses.tolist(), strict=True) if not np.isfinite(loss)]
+        whose = f"client {bad[0]} was the first whose loss was not finite" if bad else "every client's loss was finite"
+        raise DivergedError(
+            f"{self.algorithm.title} diverged in round {t}: the global model is no longer finite ({whose}); "
+            "try a smaller training.lr, or training.clip = 10."
+        )

@@ -1,0 +1,57 @@
+"""The affine corrections of a local gradient, q ← q + a·(y − r) + s.
+
+One form serves FedProx, SCAFFOLD, FedPVR, VRL-SGD, FedDyn, FedDC, FedGVR and their kin. Corrections are values: they
+are made once per round from what a client received and remembers, added together, and applied at every step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Adds ``slope·y + constant`` to the gradient, and ``decay·y`` after clipping.
+
+    ``slope`` and ``decay`` are numbers or [K, 1], ``constant`` is [K, d] or [d]; None means nothing. ``when``
+    [K, steps] says at which steps of which client slope and constant apply (None: always).
+    """
+
+    slope: Tensor | float | None = None
+    constant: Tensor | None = None
+    decay: Tensor | float | None = None
+    when: Tensor | None = None
+
+    def __add__(self, other: Correction) -> Correction:
+        if self.when is not None or other.when is not None:
+            raise ValueError("add corrections first, then say at which steps the sum applies (only_at)")
+        return Correction(
+            _sum(self.slope, other.slope), _sum(self.constant, other.constant), _sum(self.decay, other.decay)
+        )
+
+    def only_at(self, when: Tensor) -> Correction:
+        """The same correction at some steps only: ``when`` is boolean [K, steps]."""
+        return replace(self, when=when)
+
+    def add_to(self, q: Tensor, y: Tensor, k: int) -> Tensor:
+        """The corrected gradient of step k."""
+        if self.when is not None:
+            return q + self.when[:, k : k + 1] * self._term(y)
+        if self.slope is not None:
+            q = q + self.slope * y
+        if self.constant is not None:
+            q = q + self.constant
+        return q
+
+    def _term(self, y: Tensor) -> Tensor | float:
+        linear = 0.0 if self.slope is None else self.slope * y
+        return linear if self.constant is None else linear + self.constant
+
+
+def _sum(left: Any, right: Any) -> Any:
+    if left is None or right is None:
+        return right if left is None else left
+    return left + right

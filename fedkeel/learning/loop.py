@@ -1,0 +1,112 @@
+"""The one local-training loop.
+
+Every algorithm trains its clients here. The order of operations is part of the definition of the methods, so it is
+fixed once:
+
+    q ← ∇loss(y; ξ)                    the gradient, or what an algorithm puts in its place
+    q ← q + a·(y − r) + s              the algorithm's correction
+    q ← q·min(1, max_norm/‖q‖)         clipping, if on
+    q ← q + wd·y                       weight decay, after clipping
+    v ← μ·v + q;  q ← v                local momentum, if on; v = 0 at the start of every round
+    y ← y − η·q
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedkeel.learning.correction import Correction
+from fedkeel.learning.task import Batch, Task
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """The local optimiser's settings, equal for all clients."""
+
+    lr: float
+    """η of this round."""
+    clip: float | None = None
+    """Largest allowed norm of a client's corrected gradient; None: no clipping."""
+    weight_decay: float = 0.0
+    momentum: float | Tensor = 0.0
+    """μ, one number or one per coordinate [d]."""
+
+    @property
+    def has_momentum(self) -> bool:
+        return bool(torch.as_tensor(self.momentum).ne(0).any())
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What K clients have after local training."""
+
+    y: Tensor
+    """Parameters [K, d]."""
+    b: Tensor
+    """Buffers [K, m]."""
+    loss: Tensor
+    """Mean objective over the steps taken [K], each taken before its step."""
+    norms: Tensor
+    """Norm of the corrected gradient at every step before clipping [K, steps]; [K, 0] without clipping."""
+
+
+Gradient = Callable[[Tensor, Tensor, Batch, int], tuple[Tensor, Tensor, Tensor]]
+"""``gradient(y, b, batch, k) → (q [K, d], loss [K], buffers [K, m])`` of step k."""
+AfterStep = Callable[[Tensor, Batch, int], Tensor]
+"""``after_step(y, batch, k) → y``: what an algorithm does to the parameters once step k is taken."""
+
+
+@torch.no_grad()
+def train(
+    task: Task,
+    y: Tensor,
+    b: Tensor,
+    batches: Iterable[Batch],
+    sgd: Sgd,
+    correction: Correction | None = None,
+    gradient: Gradient | None = None,
+    after_step: AfterStep | None = None,
+) -> Trained:
+    """Train K clients from parameters y [K, d] and buffers b [K, m] over their batches."""
+    y = y.clone()
+    velocity = torch.zeros_like(y) if sgd.has_momentum else None
+    loss_sum = torch.zeros(len(y), dtype=y.dtype)
+    steps_taken = torch.zeros(len(y), dtype=y.dtype)
+    norms: list[Tensor] = []
+    for k, batch in enumerate(batches):
+        if gradient is None:
+            q, loss, b_after = task.gradient(y, b, batch)
+        else:
+            q, loss, b_after = gradient(y, b, batch, k)
+        if correction is not None:
+            q = correction.add_to(q, y, k)
+        if sgd.clip is not None:
+            norm = torch.linalg.vector_norm(q, dim=1)
+            # The 1e-6 is torch.nn.utils.clip_grad_norm_'s, which the papers' programs call.
+            q = q * (sgd.clip / (norm + 1e-6)).clamp(max=1.0).unsqueeze(1)
+            norms.append(norm)
+        if sgd.weight_decay:
+            q = q.add(y, alpha=sgd.weight_decay)
+        if correction is not None and correction.decay is not None:
+            q = q + correction.decay * y
+        if velocity is not None:
+            velocity = sgd.momentum * velocity + q
+            q = velocity
+        moved = y.sub(q, alpha=sgd.lr)
+        if after_step is not None:
+            moved = after_step(moved, batch, k)
+        if batch.active is None:
+            y, b = moved, b_after
+            loss_sum += loss
+            steps_taken += 1
+        else:
+            y = torch.where(batch.active.unsqueeze(1), moved, y)
+            b = torch.where(batch.active.unsqueeze(1), b_after, b)
+            loss_sum += torch.where(batch.active, loss, 0)
+            steps_taken += batch.active.to(y.dtype)
+    recorded = torch.stack(norms, dim=1) if norms else y.new_empty(len(y), 0)
+    return Trained(y, b, loss_sum / steps_taken.clamp(min=1), recorded)

@@ -1,0 +1,19 @@
+"""For each algorithm and source: how its traces are run here. Later algorithms add a module and a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.replay.run import Setup
+from tests.replay.setups import averaging, drift
+from tests.replay.trace import Trace
+
+SETUPS: dict[tuple[str, str], Callable[[Trace], Setup]] = {**averaging.SETUPS, **drift.SETUPS}
+
+
+def setup_of(trace: Trace) -> Setup:
+    """How a trace is run here."""
+    key = (trace.algorithm, trace.source)
+    if key not in SETUPS:
+        raise SystemExit(f"{trace.path.name}: no replay is written for {key[0]} of {key[1]}")
+    return SETUPS[key](trace)
