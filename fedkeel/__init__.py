@@ -1,3 +1,72 @@
-"""fedkeel: federated learning on non-IID data."""
+"""fedkeel: federated learning on non-IID data.
+
+    import fedkeel as fk
+
+    fed = fk.data.load("mnist5k").partition("dirichlet", clients=50, alpha=0.3, seed=0)
+    run = fk.train("feddc", model="2nn", data=fed, rounds=30, participation=0.2, epochs=5)
+
+Names are imported when first used, so that ``import fedkeel`` itself does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fedkeel import data
+    from fedkeel.algorithms.contract import Algorithm, AlgorithmParams
+    from fedkeel.algorithms.registry import make_algorithm
+    from fedkeel.algorithms.state import Message, State
+    from fedkeel.api import Run, run, train
+    from fedkeel.check import check_algorithm
+    from fedkeel.engine.settings import Training
+    from fedkeel.engine.simulation import Simulation
+    from fedkeel.errors import FedkeelError
+    from fedkeel.learning.staged import Staged
+    from fedkeel.learning.task import Task
+
+_HOMES = {
+    "Algorithm": "fedkeel.algorithms.contract",
+    "AlgorithmParams": "fedkeel.algorithms.contract",
+    "FedkeelError": "fedkeel.errors",
+    "Message": "fedkeel.algorithms.state",
+    "Run": "fedkeel.api",
+    "Simulation": "fedkeel.engine.simulation",
+    "Staged": "fedkeel.learning.staged",
+    "State": "fedkeel.algorithms.state",
+    "Task": "fedkeel.learning.task",
+    "Training": "fedkeel.engine.settings",
+    "check_algorithm": "fedkeel.check",
+    "make_algorithm": "fedkeel.algorithms.registry",
+    "run": "fedkeel.api",
+    "train": "fedkeel.api",
+}
+
+__all__ = [
+    "Algorithm",
+    "AlgorithmParams",
+    "FedkeelError",
+    "Message",
+    "Run",
+    "Simulation",
+    "Staged",
+    "State",
+    "Task",
+    "Training",
+    "check_algorithm",
+    "data",
+    "make_algorithm",
+    "run",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "data":
+        return importlib.import_module("fedkeel.data")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'fedkeel' has no attribute {name!r}")

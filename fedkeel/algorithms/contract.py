@@ -4,6 +4,7 @@ A round runs through them in this order; everything an algorithm remembers stand
 
     server_init(problem)               → server state, holds w [d]
     client_init(problem)               → one client's state (named vectors)
+    cohort(server, present, N)         → who takes part, where the algorithm overrules the sampling
     broadcast(server, round, clients)  → message down
     local_steps(down, clients)         → steps of each client, where the algorithm decides them
     local_round(local)                 → message up [K, ...], client states' [K, ...]
@@ -148,6 +149,8 @@ class Problem:
     """Samples of every client [N]."""
     common_steps: int
     """Local steps of a client of average size; FedDyn's program gives every client this many."""
+    b0: Tensor = field(default_factory=lambda: torch.empty(0))
+    """Initial buffers [m], for algorithms whose clients remember whole models."""
 
     @property
     def N(self) -> int:
@@ -197,6 +200,7 @@ class Local:
     make_batches: Callable[[], Sequence[Batch]]
     full_batches: Callable[[], Sequence[Batch]]
     """All data of every client once, in large batches, for full gradients."""
+    make_pseudo_batches: Callable[[], Sequence[Batch]]
     results: list[Trained] = field(default_factory=list)
     """What ``train`` produced: the engine reads losses, buffers and norms from here."""
 
@@ -220,6 +224,11 @@ class Local:
     def batches(self) -> Sequence[Batch]:
         """The minibatches of the steps, one after the other."""
         return self.make_batches()
+
+    @cached_property
+    def pseudo_batches(self) -> Sequence[Batch]:
+        """One more pass over each client's data, shuffled apart from the steps (FedReg makes pseudo data of it)."""
+        return self.make_pseudo_batches()
 
     def train(
         self,
@@ -283,6 +292,8 @@ class Algorithm:
     """One sentence."""
     laws: ClassVar[tuple[Law, ...]] = ()
     claims: ClassVar[tuple[Claim, ...]] = ()
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What the method cannot do without: ``full`` participation, ``equal_steps``, ``one_client``."""
     observes: ClassVar[bool] = False
     """Whether ``observe`` is to be called before every round with the score of the model that the round starts from."""
     buffers: ClassVar[str | None] = None
@@ -301,6 +312,10 @@ class Algorithm:
 
     def client_init(self, problem: Problem) -> State:
         return State()
+
+    def cohort(self, server: State, present: tuple[int, ...], N: int) -> tuple[int, ...]:
+        """Who takes part, given who is there: the same, unless a method's program calls others (MIFA's does once)."""
+        return present
 
     def broadcast(self, server: State, round: Round, clients: Clients) -> Message:
         return Message(w=server.w)

@@ -1,7 +1,9 @@
 """FedAvg: federated averaging (McMahan et al., AISTATS 2017).
 
-client   y ← w;  K_i times:  y ← y − η ∇F_i(y)
-server   w ← w + η_g (Σ_S p_i y_i − w)
+Every client trains the global model on its own data; the server averages what comes back.
+
+    client   y ← w;  K_i times:  y ← y − η ∇F_i(y)
+    server   w ← w + η_g (Σ_S p_i y_i − w)
 """
 
 from __future__ import annotations

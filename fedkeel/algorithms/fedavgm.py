@@ -1,7 +1,9 @@
 """FedAvgM: FedAvg with server momentum (Hsu et al., 2019).
 
-client   y ← w;  K_i times:  y ← y − η ∇F_i(y)
-server   v ← β v + Σ_S p_i (w − y_i);   w ← w − η_g v
+The server does not jump to the average but keeps a velocity, so that the noise of small cohorts averages out.
+
+    client   y ← w;  K_i times:  y ← y − η ∇F_i(y)
+    server   v ← β v + Σ_S p_i (w − y_i);   w ← w − η_g v
 """
 
 from __future__ import annotations

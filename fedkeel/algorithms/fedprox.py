@@ -1,10 +1,14 @@
 """FedProx: a proximal term against drift (Li et al., MLSys 2020).
 
-client   y ← w;  K_i times:  y ← y − η (∇F_i(y) + μ (y − w))
-server   w ← Σ_S p_i y_i
+A spring of strength μ ties each local model to the global one, so that long local training cannot run away.
+
+    client   y ← w;  K_i times:  y ← y − η (∇F_i(y) + μ (y − w))
+    server   w ← Σ_S p_i y_i
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -20,7 +24,7 @@ class FedProx(FedAvg):
     title = "FedProx"
     idea = "A spring of strength μ holds every client near the global model."
     paper = Paper("Federated Optimization in Heterogeneous Networks", "Li et al.", "MLSys", 2020)
-    laws = (Law("FedProx(μ = 0) is FedAvg", {"mu": 0.0}, "fedavg"),)
+    laws: ClassVar[tuple[Law, ...]] = (Law("FedProx(μ = 0) is FedAvg", {"mu": 0.0}, "fedavg"),)
 
     class Params(FedAvg.Params):
         # FedDC's program ignores its μ and adds 1e-4·‖y − w‖² without the ½, which is μ = 2e-4.

@@ -5,17 +5,75 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from fedkeel.algorithms.centralised import Centralised
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.fedavgm import FedAvgM
+from fedkeel.algorithms.fedbn import FedBN
 from fedkeel.algorithms.feddc import FedDC
 from fedkeel.algorithms.feddyn import FedDyn
+from fedkeel.algorithms.fedgm import FedGM
+from fedkeel.algorithms.fedgvr import FedGVR
+from fedkeel.algorithms.fedgvrgm import FedGVRGM
+from fedkeel.algorithms.fedmlb import FedMLB
+from fedkeel.algorithms.fedmlbm import FedMLBM
+from fedkeel.algorithms.fednova import FedNova
+from fedkeel.algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
+from fedkeel.algorithms.fedpmvr import FedPMVR
 from fedkeel.algorithms.fedprox import FedProx
+from fedkeel.algorithms.fedproxm import FedProxM
+from fedkeel.algorithms.fedpvr import FedPvr
+from fedkeel.algorithms.fedreg import FedReg
+from fedkeel.algorithms.fedveca import FedVeca
+from fedkeel.algorithms.gradma import GradMA
+from fedkeel.algorithms.gradma_s import GradMAS
+from fedkeel.algorithms.gradma_w import GradMAW
+from fedkeel.algorithms.mifa import Mifa
+from fedkeel.algorithms.mifam import MifaM
+from fedkeel.algorithms.mimelite import MimeLite
+from fedkeel.algorithms.moon import Moon
+from fedkeel.algorithms.moonm import MoonM
 from fedkeel.algorithms.scaffold import Scaffold
+from fedkeel.algorithms.slowmo import SlowMo
+from fedkeel.algorithms.vrlsgd import VrlSgd
 from fedkeel.errors import InputError, unknown
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    algorithm.name: algorithm for algorithm in (FedAvg, FedProx, Scaffold, FedDyn, FedDC, FedAvgM)
+    algorithm.name: algorithm
+    for algorithm in (
+        FedAvg,
+        FedProx,
+        Scaffold,
+        FedDyn,
+        FedDC,
+        FedAvgM,
+        Centralised,
+        SlowMo,
+        FedAdam,
+        FedYogi,
+        FedAdagrad,
+        FedNova,
+        FedProxM,
+        Mifa,
+        MifaM,
+        MimeLite,
+        VrlSgd,
+        FedPvr,
+        Moon,
+        MoonM,
+        FedMLB,
+        FedMLBM,
+        FedReg,
+        FedBN,
+        FedGVR,
+        FedGM,
+        FedGVRGM,
+        FedVeca,
+        FedPMVR,
+        GradMA,
+        GradMAW,
+        GradMAS,
+    )
 }
 
 

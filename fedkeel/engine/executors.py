@@ -6,10 +6,11 @@ An executor takes a ``Job`` (one round, its cohort) and gives the ``Outcome`` wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from fedkeel.algorithms.state import Message, PerClient, State
 from fedkeel.engine.randomness import Purpose, torch_generator, torch_seed
 from fedkeel.engine.samples import ClientBatches, Samples, full_batches
 from fedkeel.engine.schedule import Schedule
+from fedkeel.engine.stacking import StackedBatches
 from fedkeel.learning.loop import Sgd
 from fedkeel.learning.task import Batch, Task
 
@@ -43,8 +45,17 @@ class Job:
     steps_per_epoch: Tensor
     sgd: Sgd
 
-    def local(self, rows: slice, batches: Sequence[Batch], whole: Sequence[Batch]) -> Local:
-        """The round as some clients of the cohort see it, with their minibatches and all their data in one pass."""
+    def local(
+        self,
+        rows: slice,
+        batches: Sequence[Batch],
+        whole: Sequence[Batch],
+        pseudo: Callable[[], Sequence[Batch]],
+    ) -> Local:
+        """The round as some clients of the cohort see it, with their minibatches and all their data in one pass.
+
+        ``pseudo`` makes the batches of the pass that becomes pseudo data, for the algorithms that ask for it.
+        """
         return Local(
             task=self.task,
             problem=self.problem,
@@ -60,6 +71,7 @@ class Job:
             b=self.buffers[rows],
             make_batches=lambda: batches,
             full_batches=lambda: whole,
+            make_pseudo_batches=pseudo,
         )
 
 
@@ -98,11 +110,7 @@ class Serial:
 def train_one(job: Job, i: int) -> Outcome:
     """The local round of the cohort's i-th client."""
     client, t = job.clients.ids[i], job.round.t
-    plan = job.schedule.batches(t, client, int(job.clients.sizes[i]), int(job.steps[i]))
-    augments = job.samples.transform.augment is not None
-    augmentation = torch_generator(job.seed, Purpose.AUGMENTATION, t, client) if augments else None
-    batches = ClientBatches(job.samples, client, plan, augmentation)
-    local = job.local(slice(i, i + 1), batches, full_batches(job.samples, client))
+    local = local_of(job, i)
     if job.task.stochastic:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(job.seed, Purpose.DROPOUT, t, client))
@@ -111,6 +119,40 @@ def train_one(job: Job, i: int) -> Outcome:
         message, state = job.algorithm.local_round(local)
     trained = local.results[-1]
     return Outcome(message, state, trained.b, trained.loss, list(trained.norms))
+
+
+def train_together(job: Job, rows: slice) -> Outcome:
+    """The local rounds of neighbouring clients of the cohort as one computation [K, ...]."""
+    each = [local_of(job, i) for i in range(*rows.indices(len(job.clients.ids)))]
+    dtype = job.task.dtype
+    local = job.local(
+        rows,
+        StackedBatches([one.batches for one in each], dtype),
+        StackedBatches([one.full_batches() for one in each], dtype),
+        lambda: StackedBatches([one.pseudo_batches for one in each], dtype),
+    )
+    message, state = job.algorithm.local_round(local)
+    trained = local.results[-1]
+    norms = [own[: int(steps)] for own, steps in zip(trained.norms, local.steps, strict=True)]
+    return Outcome(message, state, trained.b, trained.loss, norms)
+
+
+def local_of(job: Job, i: int) -> Local:
+    """The round as the cohort's i-th client sees it."""
+    client, t = job.clients.ids[i], job.round.t
+    n = int(job.clients.sizes[i])
+
+    def batches(plan: list[np.ndarray], purpose: Purpose) -> ClientBatches:
+        augments = job.samples.transform.augment is not None
+        augmentation = torch_generator(job.seed, purpose, t, client) if augments else None
+        return ClientBatches(job.samples, client, plan, augmentation)
+
+    return job.local(
+        slice(i, i + 1),
+        batches(job.schedule.batches(t, client, n, int(job.steps[i])), Purpose.AUGMENTATION),
+        full_batches(job.samples, client),
+        lambda: batches(job.schedule.pseudo_batches(t, client, n), Purpose.PSEUDO_DATA),
+    )
 
 
 def gather(outcomes: list[Outcome]) -> Outcome:

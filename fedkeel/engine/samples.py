@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from fedkeel.data.dataset import Federation
+from fedkeel.engine.randomness import Purpose, generator
 from fedkeel.learning.task import Batch
 
 CACHE_BYTES = 1 << 30
 """Prepared clients are kept while all of them together stay below this; beyond, they are prepared when needed."""
+ASKED = 2000
+"""Training samples that stand in for a validation set where the server holds none."""
 
 
 class Samples:
@@ -43,6 +46,19 @@ class Samples:
         """All test inputs and targets."""
         test = self.federation.dataset.test
         return self.transform.prepare(test.x, self.dtype), torch.from_numpy(test.y)
+
+    @cached_property
+    def validation(self) -> tuple[Tensor, Tensor]:
+        """What the server scores its model on between rounds: the samples it holds out, never the test set.
+
+        Without held-out samples the clients are asked: a fixed draw of ``ASKED`` of all their training samples.
+        """
+        train, rows = self.federation.dataset.train, self.federation.validation
+        if rows is None:
+            everybody = np.concatenate(self.federation.clients)
+            rng = generator(0, Purpose.VALIDATION)
+            rows = np.sort(rng.choice(everybody, size=min(ASKED, len(everybody)), replace=False))
+        return self.transform.prepare(train.x[rows], self.dtype), torch.from_numpy(train.y[rows])
 
     def client_test(self, client: int) -> tuple[Tensor, Tensor]:
         """Test inputs and targets of one client, where the federation has them apart."""

@@ -1,4 +1,4 @@
-"""Who takes part in a round, which samples each step sees, and the learning rate, all keyed by (seed, round, client)."""
+"""Who takes part in a round, which samples each step sees, the learning rate: all keyed by (seed, round, client)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ class Schedule(Protocol):
 
     def batches(self, round: int, client: int, samples: int, steps: int) -> list[np.ndarray]:
         """For each step the positions, within the client's own samples, of its minibatch."""
+
+    def pseudo_batches(self, round: int, client: int, samples: int) -> list[np.ndarray]:
+        """The same for one more pass over the data, asked for by algorithms that make pseudo data of it."""
 
 
 class RandomSchedule:
@@ -55,6 +58,11 @@ class RandomSchedule:
             order = rng.permutation(samples)
             plan += [order[k * size : (k + 1) * size] for k in range(per_epoch)]
         return plan[:steps]
+
+    def pseudo_batches(self, round: int, client: int, samples: int) -> list[np.ndarray]:
+        order = generator(self.seed, Purpose.PSEUDO_DATA, round, client).permutation(samples)
+        size = self.training.batch_size
+        return [order[k * size : (k + 1) * size] for k in range(self.training.steps_per_epoch(samples))]
 
 
 def round_half_up(value: float) -> int:

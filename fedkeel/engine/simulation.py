@@ -85,7 +85,7 @@ class Simulation:
         self.samples = Samples(federation, task.dtype)
         self.sizes = torch.from_numpy(np.asarray(federation.sizes))
         average_size = -(-int(self.sizes.sum()) // len(self.sizes))
-        self.problem = Problem(task.w0, task.layout, self.sizes, training.local_steps(average_size))
+        self.problem = Problem(task.w0, task.layout, self.sizes, training.local_steps(average_size), task.b0)
         self._buffer_rule = algorithm.buffers or training.buffers
         self._client_template = algorithm.client_init(self.problem)
         self._check_model()
@@ -98,7 +98,7 @@ class Simulation:
     def step(self, state: RunState) -> tuple[RunState, RoundRecord]:
         """One round: broadcast, local training, aggregation."""
         began = time.perf_counter()
-        job = self._job(state)
+        job = self.job(state)
         outcome = self.executor.run(job)
         ids, clients = job.clients.ids, job.clients
         reach = travel(job.round.lr, job.steps, job.sgd.momentum, self.task.dtype)
@@ -134,22 +134,30 @@ class Simulation:
         personal = self._personal_score(state) if on == "test" else None
         return scores if personal is None else {"client_mean": personal} | scores
 
+    def feedback(self, state: RunState) -> Score:
+        """The global model on the server's validation samples, for the algorithms that use it."""
+        return self.task.evaluate(state.server.w, state.b, *self.samples.validation)
+
     def observe(self, state: RunState, score: Score) -> RunState:
         """Feed the global model's score back, for the algorithms that use it."""
         server = self.algorithm.observe(state.server, {"accuracy": score.accuracy, "loss": score.loss})
         return RunState(state.t, server, state.b, state.clients, state.client_buffers)
 
     def evaluate_clients(self, state: RunState) -> dict[int, Score]:
-        """The global model on each client's own test samples (its training samples where it has no test set)."""
+        """What each client would use, on its own test samples (its training samples where it has no test set)."""
         own = self.federation.client_tests is not None
+        models = self._personal_models(state)
         scores = {}
         for client in range(self.federation.N):
             x, y = self.samples.client_test(client) if own else self.samples.of_client(client)
-            scores[client] = self.task.evaluate(state.server.w, self._buffers_of(state, client), x, y)
+            w = state.server.w if models is None else models[client]
+            scores[client] = self.task.evaluate(w, self._buffers_of(state, client), x, y)
         return scores
 
-    def _job(self, state: RunState) -> Job:
-        ids = tuple(self.schedule.cohort(state.t, self.federation.N))
+    def job(self, state: RunState) -> Job:
+        """The next round, before anything is computed."""
+        present = tuple(self.schedule.cohort(state.t, self.federation.N))
+        ids = self.algorithm.cohort(state.server, present, self.federation.N)
         sizes = self.sizes[list(ids)]
         total = int(self.sizes.sum())
         clients = Clients(ids, sizes, self.federation.N, total, len(ids), int(sizes.sum()), self.task.dtype)
@@ -189,16 +197,21 @@ class Simulation:
 
     def _personal_score(self, state: RunState) -> Score | None:
         """The mean over all clients of what their own models score on the whole test set."""
-        everybody = range(self.federation.N)
-        states = State(
-            **{name: rows.take(everybody, self._client_template[name]) for name, rows in state.clients.items()}
-        )
-        models = self.algorithm.personal(state.server, states)
+        models = self._personal_models(state)
         if models is None:
             return None
+        everybody = range(self.federation.N)
         scores = [self.task.evaluate(models[i], self._buffers_of(state, i), *self.samples.test) for i in everybody]
         accuracy = sum(score.accuracy for score in scores) / len(scores)
         return Score(accuracy, sum(score.loss for score in scores) / len(scores), scores[0].samples)
+
+    def _personal_models(self, state: RunState) -> Tensor | None:
+        """The models [N, d] that clients use themselves, where the algorithm lets these differ from the global one."""
+        if type(self.algorithm).personal is Algorithm.personal:
+            return None  # nothing to gather for the many algorithms without personal models
+        everybody = range(self.federation.N)
+        rows = {name: rows.take(everybody, self._client_template[name]) for name, rows in state.clients.items()}
+        return self.algorithm.personal(state.server, State(**rows))
 
     def _losses_at(self, w: Tensor, state: RunState, ids: tuple[int, ...]) -> Tensor:
         scores = [self.task.evaluate(w, self._buffers_of(state, i), *self.samples.of_client(i)) for i in ids]

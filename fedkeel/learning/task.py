@@ -179,7 +179,9 @@ class Task:
         losses = self.loss.per_sample(net.forward(vector, batch.x), batch.y)
         value = losses.mean() if batch.weight is None else (losses * batch.weight).sum()
         if self.loss.l2:
-            value = value + 0.5 * self.loss.l2 * vector.square().sum()
+            # A batch that is only part of a full pass carries its share of the penalty, so that the parts add up.
+            share = 1.0 if batch.weight is None else batch.weight.sum()
+            value = value + share * 0.5 * self.loss.l2 * vector.square().sum()
         return value
 
     @torch.no_grad()

@@ -101,8 +101,12 @@ class Setup:
     readers: dict[str, Reader] = field(default_factory=dict)
     """Arrays of this algorithm, beside the common ones."""
     tolerance: float = 1e-10
+    tolerances: dict[str, float] = field(default_factory=dict)
+    """Tolerances of single arrays, where they differ."""
     relative: frozenset[str] = frozenset()
     """Arrays compared relative to their own size (with tolerance 1e-9)."""
+    prepare: Callable[[RunState, Vectors], RunState] | None = None
+    """Changes the state before the first round, where a source starts from more than one initial vector."""
     accuracy: np.ndarray | None = None
     """Accuracies in percent to feed back before each round, for algorithms that observe them [R]."""
 
@@ -113,7 +117,17 @@ COMMON: dict[str, Reader] = {
     "local_steps": Replay.local_steps,
     "grad_norms": Replay.grad_norms,
 }
-INPUTS = {"init", "cohort_mask", "cohort_order", "batches", "lr_round", "client_nets_init", "corrected_mask", "acc"}
+INPUTS = {
+    "init",
+    "cohort_mask",
+    "cohort_order",
+    "batches",
+    "pseudo_batches",
+    "lr_round",
+    "client_nets_init",
+    "corrected_mask",
+    "acc",
+}
 
 
 def run(trace: Trace, setup: Setup, dtype: torch.dtype) -> Replay:
@@ -128,7 +142,8 @@ def run(trace: Trace, setup: Setup, dtype: torch.dtype) -> Replay:
     simulation = Simulation(
         setup.algorithm, task, trace.federation(), training, executor=recorder, schedule=RecordedSchedule(trace)
     )
-    states = [simulation.start()]
+    start = simulation.start()
+    states = [start if setup.prepare is None else setup.prepare(start, vectors)]
     for t in range(trace.rounds):
         state = states[-1]
         if setup.accuracy is not None:
@@ -167,14 +182,15 @@ def compare(path: Path) -> tuple[list[Difference], list[str]]:
             continue
         relative = name in setup.relative
         largest = _largest(readers[name](replay), recorded, name, replay.vectors.counters, relative)
-        differences.append(Difference(name, largest, 1e-9 if relative else setup.tolerance))
+        allowed = setup.tolerances.get(name, 1e-9 if relative else setup.tolerance)
+        differences.append(Difference(name, largest, allowed))
     if any(name.endswith("_f32") for name in trace.arrays):
         single = run(trace, setup_of(trace), torch.float32)
         for name in ("global", "uploads"):
             if f"{name}_f32" in trace.arrays:
                 recorded = trace.arrays[f"{name}_f32"]
                 largest = _largest(readers[name](single), recorded, name, single.vectors.counters)
-                differences.append(Difference(f"{name}_f32", largest, 1e-5))
+                differences.append(Difference(f"{name}_f32", largest, setup.tolerances.get(f"{name}_f32", 1e-5)))
     return differences, left
 
 

@@ -78,13 +78,19 @@ class RecordedSchedule:
         return [int(client) for client in np.flatnonzero(self._arrays["cohort_mask"][round])]
 
     def batches(self, round: int, client: int, samples: int, steps: int) -> list[np.ndarray]:
-        rows = [row[row >= 0].astype(np.int64) for row in self._arrays["batches"][round, client]]
-        recorded = [row for row in rows if len(row)]
+        recorded = self._recorded("batches", round, client)
         if len(recorded) < steps:
             raise AssertionError(
                 f"{self._name}: round {round}, client {client} takes {steps} steps here, {len(recorded)} in the trace"
             )
         return recorded[:steps]
+
+    def pseudo_batches(self, round: int, client: int, samples: int) -> list[np.ndarray]:
+        return self._recorded("pseudo_batches", round, client)
+
+    def _recorded(self, name: str, round: int, client: int) -> list[np.ndarray]:
+        rows = [row[row >= 0].astype(np.int64) for row in self._arrays[name][round, client]]
+        return [row for row in rows if len(row)]
 
 
 def _mlp() -> nn.Module:

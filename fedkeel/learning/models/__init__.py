@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedkeel.errors import ModelError, invalid, unknown
+from fedkeel.learning.losses import Loss, cross_entropy, squared_hinge
 from fedkeel.learning.models import convnets, dense, resnets, vgg
 from fedkeel.learning.models._shapes import Shape
 from fedkeel.learning.staged import Staged
@@ -36,6 +37,8 @@ class ModelSpec:
     """Trainable parameters at the defaults."""
     build: Callable[[Shape, int], Staged]
     """From the shape of a sample and the number of classes to the model; :func:`build` checks these first."""
+    loss: Loss = cross_entropy
+    """What the paper trains it with."""
 
 
 _MNIST = (1, 28, 28)
@@ -52,6 +55,7 @@ _SPECS = (
         2,
         784,
         dense.svm,
+        squared_hinge(l2=0.1),
     ),
     ModelSpec(
         "cnn_fedveca_mnist",

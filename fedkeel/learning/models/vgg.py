@@ -27,7 +27,13 @@ def vgg19(shape: Shape, classes: int) -> Staged:
     """The sixteen convolutions of VGG-19 and one dense layer; FedPMVR does not say which head it used."""
     stages, flat = _blocks(shape, VGG19, normalise=False)
     stages["head"] = nn.Linear(flat, classes)
-    return Staged(stages)
+    model = Staged(stages)
+    for module in model.modules():
+        # With torch's default start the signal fades over sixteen layers without normalisation, and nothing trains.
+        if isinstance(module, nn.Conv2d) and module.bias is not None:
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            nn.init.zeros_(module.bias)
+    return model
 
 
 def vgg19_bn(shape: Shape, classes: int) -> Staged:

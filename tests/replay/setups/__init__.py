@@ -5,10 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.replay.run import Setup
-from tests.replay.setups import averaging, drift
+from tests.replay.setups import (
+    averaging,
+    drift,
+    fedbn,
+    fedgvrgm,
+    fedmlb,
+    fednova,
+    fedpmvr,
+    fedpvr,
+    fedreg,
+    fedveca,
+    gradma,
+    mifa,
+    mimelite,
+    moon,
+    server_rules,
+)
 from tests.replay.trace import Trace
 
-SETUPS: dict[tuple[str, str], Callable[[Trace], Setup]] = {**averaging.SETUPS, **drift.SETUPS}
+SETUPS: dict[tuple[str, str], Callable[[Trace], Setup]] = {
+    **averaging.SETUPS,
+    **drift.SETUPS,
+    **fedbn.SETUPS,
+    **fedgvrgm.SETUPS,
+    **fedpmvr.SETUPS,
+    **fedveca.SETUPS,
+    **gradma.SETUPS,
+    **fedmlb.SETUPS,
+    **fedreg.SETUPS,
+    **moon.SETUPS,
+    **fednova.SETUPS,
+    **fedpvr.SETUPS,
+    **mifa.SETUPS,
+    **mimelite.SETUPS,
+    **server_rules.SETUPS,
+}
 
 
 def setup_of(trace: Trace) -> Setup:

@@ -1,0 +1,36 @@
+"""FedProxM: FedProx with server momentum, as compared with GradMA (Luo et al., CVPR 2023).
+
+The spring of FedProx at the clients, the velocity of FedAvgM at the server.
+
+    client   y ← w;  K_i times:  y ← y − η (∇F_i(y) + μ (y − w))
+    server   v ← β v + Σ_S p_i (w − y_i);   w ← w − η_g v
+"""
+
+from __future__ import annotations
+
+from fedkeel.algorithms.contract import Claim, Law, Paper
+from fedkeel.algorithms.fedprox import FedProx
+from fedkeel.algorithms.server_momentum import MomentumParams, ServerMomentum
+
+
+class FedProxM(ServerMomentum, FedProx):
+    name = "fedproxm"
+    title = "FedProxM"
+    idea = "FedProx whose server keeps moving in the direction of its past steps."
+    paper = Paper(
+        "GradMA: A Gradient-Memory-based Accelerated Federated Learning with Alleviated Catastrophic Forgetting",
+        "Luo et al.",
+        "CVPR",
+        2023,
+    )
+    laws = (
+        Law("FedProxM(β = 0) is FedProx", {"beta": 0.0, "mu": 0.1}, "fedprox", {"mu": 0.1}),
+        Law("FedProxM(μ = 0) is FedAvgM", {"beta": 0.7, "mu": 0.0}, "fedavgm", {"beta": 0.7}),
+    )
+    claims = (
+        Claim("GradMA, Table 1", "MNIST, Dirichlet 0.01, 10 of 100 clients: best accuracy", 54.50, "%"),
+        Claim("GradMA, Table 1", "MNIST, Dirichlet 0.1, 10 of 100 clients: best accuracy", 97.13, "%"),
+    )
+
+    class Params(MomentumParams, FedProx.Params):
+        pass

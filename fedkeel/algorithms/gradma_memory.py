@@ -1,0 +1,77 @@
+"""The server's memory of GradMA: the accumulated update D[i] of at most m clients, the least frequent leaving first.
+
+    mem_red    for i ∈ S_t in order (Algorithm 4):
+                   i ∈ buf:  c(i) ← c(i) + 1
+                   else:     if |buf| = m:  drop the k ∈ buf, k ∉ S_t, of least c(k) (the earliest entry among equals)
+                             c(i) ← 1;  buf ← buf ∪ {i};  new_buf ← new_buf ∪ {i}
+    remember   (Algorithm 3, lines 2-8)   D[i] ← d_i                for i ∈ new_buf
+                                          D[i] ← β2 D[i] + d_i      for the others of S_t
+                                          D[i] ← β2 D[i]            for i ∉ S_t
+
+The server state holds ``buf`` (clients in order of entry [b]), their counters ``c`` [b] and the table ``D``. A row of
+the table is the vector as last renewed, and ``age`` [b] counts the rounds since: D[i] = β2^age·row. So decay touches no
+vector, the directions of clients long absent do not underflow, and neither those rows nor their inner products
+``gram`` [B, b, b] (one matrix a block between ``bounds``) change: a round costs S·b·d operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedkeel.algorithms.contract import Problem
+from fedkeel.algorithms.projection import Blocks, bounds_of, inner
+from fedkeel.algorithms.state import Rows, State
+
+
+def initial(problem: Problem, blocks: Blocks) -> dict[str, Any]:
+    """An empty memory, as values of the server state."""
+    bounds = bounds_of(problem.layout, blocks)
+    gram = torch.zeros(len(bounds) - 1, 0, 0, dtype=torch.float64)
+    none = torch.zeros(0, dtype=torch.int64)
+    return {"D": Rows(), "buf": none, "c": none, "age": none, "gram": gram, "bounds": bounds}
+
+
+def mem_red(server: State, cohort: tuple[int, ...], m: int) -> State:
+    """Algorithm 4: count the cohort, and make room for its new members, who have no row in D yet."""
+    buf: dict[int, int] = dict(zip(server.buf.tolist(), server.c.tolist(), strict=True))
+    for i in cohort:
+        if i not in buf and len(buf) == m:
+            old = [k for k in buf if k not in cohort]
+            del buf[min(old, key=buf.__getitem__)]
+        buf[i] = buf.get(i, 0) + 1
+    kept = torch.tensor([k for k, i in enumerate(server.buf.tolist()) if i in buf], dtype=torch.int64)
+    new = len(buf) - len(kept)
+    gram = torch.nn.functional.pad(server.gram[:, kept][:, :, kept], (0, new, 0, new))
+    return server.replace(
+        D=server.D.drop([i for i in server.D if i not in buf]),
+        buf=torch.tensor(list(buf)),
+        c=torch.tensor(list(buf.values())),
+        age=torch.cat([server.age[kept], server.age.new_zeros(new)]),
+        gram=gram,
+    )
+
+
+def remember(server: State, cohort: tuple[int, ...], d: Tensor, beta2: float) -> State:
+    """Lines 2-8 of Algorithm 3: take in the cohort's updates d [S, d], let the rest decay."""
+    buf = server.buf.tolist()
+    places = torch.tensor([buf.index(i) for i in cohort])
+    decay = beta2 ** (server.age[places] + 1).double()
+    renewed = [
+        server.D[i] * float(factor) + update if i in server.D else update
+        for i, factor, update in zip(cohort, decay, d, strict=True)
+    ]
+    D = server.D.put(cohort, torch.stack(renewed))
+    gram = server.gram.clone()
+    gram[:, places] = inner(renewed, [D[i] for i in buf], server.bounds)
+    gram[:, :, places] = gram[:, places].mT
+    return server.replace(D=D, age=(server.age + 1).index_fill(0, places, 0), gram=gram)
+
+
+def rows(server: State, beta2: float) -> tuple[list[Tensor], Tensor]:
+    """The remembered directions that are not zero, and their inner products by block."""
+    alive = (server.age == 0) | (beta2 > 0)
+    directions = [server.D[i] for i in server.buf[alive].tolist()]
+    return directions, server.gram[:, alive][:, :, alive]

@@ -1,0 +1,33 @@
+"""What clients minimise beside the plain loss: pieces for the algorithms that look inside the model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedkeel.errors import ModelError
+from fedkeel.learning.task import Batch, Task
+
+
+def mean(values: Tensor, batch: Batch) -> Tensor:
+    """The mean of per-sample values [B] over one client's batch, without its padding."""
+    return values.mean() if batch.weight is None else (values * batch.weight).sum()
+
+
+def supervised(task: Task, outputs: Tensor, y: Tensor, batch: Batch) -> Tensor:
+    """The plain loss of parameters y [d] whose outputs [B, ...] are known already."""
+    value = mean(task.loss.per_sample(outputs, batch.y), batch)
+    if task.loss.l2:
+        value = value + mean(torch.ones_like(batch.y, dtype=y.dtype), batch) * 0.5 * task.loss.l2 * y.square().sum()
+    return value
+
+
+def cuts(task: Task, title: str) -> int:
+    """How many cuts a staged model has, at least one; an error in the name of the algorithm otherwise."""
+    levels = task.levels
+    if levels == 0:
+        raise ModelError(
+            f"{title} needs a model of at least two stages, got one with a single stage; choose a model with a hidden "
+            "layer (fedkeel models) or build yours as fedkeel.Staged({'body': ..., 'head': ...})."
+        )
+    return levels

@@ -1,0 +1,206 @@
+"""The projection of GradMA: the direction nearest to g that agrees with every remembered one (as in GEM, 2017).
+
+    min_u ½‖u − g‖²   subject to   ⟨G_j, u⟩ ≥ ρ ‖g‖ ‖G_j‖   for every row G_j          (ρ = 0 as published)
+
+Its dual has one number z_j ≥ 0 a row; with the Gram matrix K = G Gᵀ and p = G g − ρ ‖g‖ (rows and g of unit length),
+
+    z ≥ 0,   K z + p ≥ 0,   z·(K z + p) = 0,      u = g + Gᵀ z.
+
+The length of a row does not matter and a row of zeros says nothing, so rows are normalised and zero rows left out.
+``project`` takes any number of rows, one vector at a time (server); ``project_few`` takes up to three rows of K clients
+at once and tries all active sets (workers). Both solve one such problem per block of coordinates, and in float64
+whatever the vectors are. Where opposite rows leave no direction with a margin ρ > 0, the block is solved with ρ = 0,
+which always has a solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, product
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+from fedkeel.learning.layout import Layout
+
+Blocks = Literal["flat", "tensor"]
+COLUMNS = 1 << 14
+"""Coordinates that are converted to float64 at a time, so that the copies stay in the cache."""
+POSSIBLE = 1e-5
+"""Violation of a condition, relative to ‖g‖, from which on there is no solution."""
+
+
+def bounds_of(layout: Layout, blocks: Blocks) -> Tensor:
+    """Where the blocks begin and end: one over the whole vector, or one for every tensor of the model [B + 1]."""
+    stops = [entry.stop for entry in layout] if blocks == "tensor" else [layout.d]
+    return torch.tensor([0, *stops])
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """Violation of a condition, relative to ‖g‖, that vectors of this precision cannot avoid.
+
+    Not a detail: with full batches a worker's x_τ − x is the negative of its gradients but for rounding, and a solver
+    that took the rest for a direction would forbid the step a random one.
+    """
+    return max(1e-13, 8 * torch.finfo(dtype).eps)
+
+
+def inner(left: Sequence[Tensor], right: Sequence[Tensor], bounds: Tensor) -> Tensor:
+    """Inner products of vectors [d] by block, in float64 [B, len(left), len(right)]."""
+    products = torch.zeros(len(bounds) - 1, len(left), len(right), dtype=torch.float64)
+    for block, columns in _columns(bounds):
+        a = torch.stack([vector[columns] for vector in left]).double()
+        b = torch.stack([vector[columns] for vector in right]).double()
+        products[block] += a @ b.T
+    return products
+
+
+@torch.no_grad()
+def project(
+    g: Tensor,
+    G: Sequence[Tensor] | Tensor,
+    rho: float = 0.0,
+    bounds: Tensor | None = None,
+    gram: Tensor | None = None,
+) -> Tensor:
+    """The projection of g [d] for rows G (each [d]); g itself where it violates nothing.
+
+    ``gram`` [B, m, m] are the rows' inner products by block, for callers who keep them.
+    """
+    rows = list(G)
+    if not rows:
+        return g
+    bounds = torch.tensor([0, len(g)]) if bounds is None else bounds
+    gram = inner(rows, rows, bounds) if gram is None else gram
+    pg = inner([*rows, g], [g], bounds).squeeze(2)
+    u = g.clone()
+    for block, (start, stop) in enumerate(pairwise(bounds.tolist())):
+        parts = [row[start:stop] for row in rows]
+        u[start:stop] = _project_block(g[start:stop], parts, gram[block], pg[block, :-1], float(pg[block, -1]), rho)
+    return u
+
+
+def _project_block(g: Tensor, rows: list[Tensor], gram: Tensor, p: Tensor, gg: float, rho: float) -> Tensor:
+    if not bool(torch.isfinite(p).all() & torch.isfinite(gram).all()):
+        return g * float("nan")  # never the unprojected direction: a run that diverged must be seen to have
+    lengths = gram.diagonal().sqrt()
+    said = lengths.ne(0).nonzero().squeeze(1)
+    if gg == 0 or not len(said):
+        return g
+    K = gram[said][:, said] / torch.outer(lengths[said], lengths[said])
+    p = p[said] / (lengths[said] * gg**0.5)
+    scaled = [(rows[j], gg**0.5 / float(lengths[j])) for j in said.tolist()]
+    u, missed = _solved(g, scaled, gg, K, p, rho)
+    return u if missed <= POSSIBLE or rho <= 0 else _solved(g, scaled, gg, K, p, 0.0)[0]
+
+
+def _solved(
+    g: Tensor, rows: list[tuple[Tensor, float]], gg: float, K: Tensor, p: Tensor, rho: float
+) -> tuple[Tensor, float]:
+    """u, and by how much it misses the conditions relative to ‖g‖; each row comes with ‖g‖/‖row‖."""
+    exact = rounding(g.dtype)
+    if bool((p >= rho - exact).all()):
+        return g, 0.0
+    z = _dual(K, p - rho)
+    best, missed = g, float("inf")
+    for _ in range(5):
+        u = g.double()
+        for j in z.nonzero().squeeze(1).tolist():
+            u = u.add(rows[j][0].double(), alpha=float(z[j]) * rows[j][1])
+        # K holds only half the digits of nearly dependent rows: compare with the rows themselves, and mend.
+        against = inner([row for row, _ in rows], [u], torch.tensor([0, len(g)])).flatten()
+        slack = against * torch.tensor([scale / gg for _, scale in rows], dtype=K.dtype) - rho
+        active = (z > 0) | (slack < -exact)
+        worst = max(float(slack[active].abs().amax()), float((z * slack).abs().sum())) if bool(active.any()) else 0.0
+        if worst >= missed:
+            break
+        best, missed = u, worst
+        if worst <= exact:
+            break
+        system, right = K[active][:, active], -slack[active].unsqueeze(1)
+        change = torch.linalg.lstsq(system, right, rcond=_noise(K), driver="gelsd").solution.squeeze(1)
+        z = z.index_put((active,), change, accumulate=True).clamp(min=0)
+    return best.to(g.dtype), missed
+
+
+def _dual(K: Tensor, p: Tensor) -> Tensor:
+    """z for unit rows and unit g: with K = FᵀF, the nonnegative least squares of F z = −F⁻ᵀ p [m]."""
+    values, vectors = torch.linalg.eigh(K)
+    real = values > _noise(K) * values[-1]
+    values, vectors = values[real].sqrt(), vectors[:, real]
+    inside = vectors.T @ p
+    if float((vectors @ inside - p).abs().max()) <= POSSIBLE:
+        z, _ = nnls((vectors * values).T.numpy(), (-inside / values).numpy(), maxiter=30 * len(p))
+        return torch.from_numpy(z)
+    # A margin puts p outside K's range where rows depend on each other. Lawson and Hanson's least-distance programme
+    # does not mind: y ≥ 0 of least ‖[F; −pᵀ] y − e‖, e the last unit vector, and z = y/(1 + pᵀy).
+    system = torch.cat([(vectors * values).T, -p.unsqueeze(0)]).numpy()
+    y, _ = nnls(system, np.eye(len(system))[-1], maxiter=30 * len(p))
+    return torch.from_numpy(y / max(1 + p.numpy() @ y, POSSIBLE))
+
+
+def _noise(K: Tensor) -> float:
+    """Eigenvalues of K below this share of the largest are rounding, no direction of their own."""
+    return 20 * len(K) * torch.finfo(K.dtype).eps
+
+
+@torch.no_grad()
+def project_few(g: Tensor, G: Tensor, rho: float = 0.0, bounds: Tensor | None = None) -> Tensor:
+    """The projections of K vectors g [K, d] for r ≤ 3 rows each, G [K, r, d]."""
+    if not G.shape[1]:
+        return g
+    bounds = torch.tensor([0, g.shape[1]]) if bounds is None else bounds
+    steps = multipliers(g, G, rho, bounds).to(g.dtype)
+    u = g.clone()
+    for block, (start, stop) in enumerate(pairwise(bounds.tolist())):
+        u[:, start:stop] += (steps[:, block].unsqueeze(1) @ G[:, :, start:stop]).squeeze(1)
+    return u
+
+
+def multipliers(g: Tensor, G: Tensor, rho: float, bounds: Tensor) -> Tensor:
+    """What each row adds to g, by block: u = g + Σ_j c_j G_j [K, B, r]."""
+    gram = g.new_zeros(len(g), len(bounds) - 1, 1 + G.shape[1], 1 + G.shape[1], dtype=torch.float64)
+    for block, columns in _columns(bounds):
+        vectors = torch.cat([g[:, None, columns], G[:, :, columns]], dim=1).double()
+        gram[:, block] += vectors @ vectors.mT
+    lengths = gram.diagonal(dim1=2, dim2=3).sqrt()
+    lengths = torch.where(lengths == 0, 1, lengths)
+    cosines = gram / (lengths.unsqueeze(2) * lengths.unsqueeze(3))
+    K, p = cosines[..., 1:, 1:], cosines[..., 1:, 0]
+    exact = rounding(g.dtype)
+    z, violation = _best_active_set(K, p - rho, exact)
+    if rho > 0:
+        z = torch.where((violation > POSSIBLE).unsqueeze(2), _best_active_set(K, p, exact)[0], z)
+    return z * lengths[..., :1] / lengths[..., 1:]
+
+
+def _best_active_set(K: Tensor, p: Tensor, exact: float) -> tuple[Tensor, Tensor]:
+    """z [..., r] of the smallest active set that meets all conditions, and by how much it misses them [...].
+
+    On an active set K z = −p; off it z = 0. Some set of independent rows is always the right one, so that dependent
+    ones (the first two rows are equal in a worker's second step) need no more than being passed over.
+    """
+    r = p.shape[-1]
+    sets = torch.tensor(sorted(product((False, True), repeat=r), key=sum))
+    inside = sets.unsqueeze(1) & sets.unsqueeze(2)
+    systems = torch.where(inside, K.unsqueeze(-3), torch.eye(r, dtype=K.dtype))
+    right = torch.where(sets, -p.unsqueeze(-2), 0)
+    z, failed = torch.linalg.solve_ex(systems, right.unsqueeze(-1))
+    z = z.squeeze(-1)
+    slack = z @ K + p.unsqueeze(-2)
+    missed = torch.maximum(-z, torch.where(sets, slack.abs(), -slack)).amax(-1)
+    missed = torch.where(missed.isnan() | failed.ne(0), torch.inf, missed.clamp(min=0))
+    good = missed <= exact
+    best = torch.where(good.any(-1), good.int().argmax(-1), missed.argmin(-1))
+    chosen = z.gather(-2, best[..., None, None].expand(*best.shape, 1, r)).squeeze(-2)
+    return chosen.clamp(min=0), missed.gather(-1, best.unsqueeze(-1)).squeeze(-1)
+
+
+def _columns(bounds: Tensor) -> Iterator[tuple[int, slice]]:
+    """The coordinates in pieces that lie in one block each."""
+    for block, (start, stop) in enumerate(pairwise(bounds.tolist())):
+        for first in range(start, stop, COLUMNS):
+            yield block, slice(first, min(first + COLUMNS, stop))

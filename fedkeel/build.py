@@ -1,0 +1,68 @@
+"""From an experiment to a simulation that is ready to run."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedkeel.algorithms.registry import make_algorithm
+from fedkeel.config import Experiment
+from fedkeel.data import Dataset, Federation, from_npz_folder, load
+from fedkeel.engine.executors import EXECUTORS
+from fedkeel.engine.randomness import Purpose, torch_seed
+from fedkeel.engine.simulation import Simulation
+from fedkeel.errors import InputError
+from fedkeel.learning import models
+from fedkeel.learning.losses import Loss, cross_entropy
+from fedkeel.learning.task import Task
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def make_federation(experiment: Experiment, data_dir: Path | None = None) -> Federation:
+    """The data of an experiment, dealt to its clients."""
+    data = experiment.data
+    if "/" in data.name or Path(data.name).is_dir():
+        federation = from_npz_folder(Path(data.name))
+        return federation.hold_out(data.validation, experiment.seed) if data.validation else federation
+    loaded = load(data.name, data_dir, data.normalise, data.augment, data.subset_ok, **(data.model_extra or {}))
+    if isinstance(loaded, Dataset):
+        partition = experiment.partition
+        seed = experiment.seed if partition.seed is None else partition.seed
+        loaded = loaded.partition(partition.rule, partition.clients, seed, **(partition.model_extra or {}))
+    elif experiment.partition.model_fields_set:
+        raise InputError(
+            f"partition must be absent for {data.name}, whose clients come with the data, "
+            f"got {', '.join(sorted(experiment.partition.model_fields_set))}; remove the [partition] table."
+        )
+    return loaded.hold_out(data.validation, experiment.seed) if data.validation else loaded
+
+
+def make_task(
+    model: str | nn.Module, dataset: Dataset, seed: int, dtype: torch.dtype, loss: Loss | None = None
+) -> Task:
+    """A model of the zoo, or your own, as a task for a data set.
+
+    Models by name are initialised from the seed; a module of your own keeps the weights it has.
+    """
+    if isinstance(model, nn.Module):
+        return Task(copy.deepcopy(model), loss or cross_entropy, dtype)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, Purpose.WEIGHTS))
+        module = models.build(model, dataset.input_shape, dataset.classes)
+    return Task(module, loss or models.spec(model).loss, dtype)
+
+
+def make_simulation(
+    experiment: Experiment, data_dir: Path | None = None, federation: Federation | None = None
+) -> Simulation:
+    """Everything that an experiment names, put together."""
+    federation = federation or make_federation(experiment, data_dir)
+    model_seed = experiment.seed if experiment.model.seed is None else experiment.model.seed
+    task = make_task(experiment.model.name, federation.dataset, model_seed, DTYPES[experiment.training.dtype])
+    algorithm = make_algorithm(experiment.algorithm.name, **experiment.algorithm_params())
+    executor = EXECUTORS[experiment.run.executor]()
+    return Simulation(algorithm, task, federation, experiment.training, experiment.seed, executor)

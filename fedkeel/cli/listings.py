@@ -1,0 +1,239 @@
+"""The listing commands: algorithms, data, models, partitions, checks."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedkeel.cli.main import print_json
+from fedkeel.cli.screen import console, table
+from fedkeel.errors import InputError
+
+
+def show_algorithms(as_json: bool) -> None:
+    """All algorithms with their papers."""
+    from fedkeel.algorithms.registry import ALGORITHMS
+
+    if as_json:
+        print_json([_described(name) for name in ALGORITHMS])
+        return
+    rows = [
+        [name, a.title, a.idea, f"{a.paper.authors}, {a.paper.venue} {a.paper.year}"] for name, a in ALGORITHMS.items()
+    ]
+    console.print(table(["name", "algorithm", "idea", "paper"], rows))
+    console.print("\nOne in detail: fedkeel algorithms feddc")
+
+
+def show_algorithm(name: str, as_json: bool) -> None:
+    """One algorithm: box, parameters, modes, laws."""
+    from fedkeel.algorithms.registry import algorithm_class
+
+    described = _described(name)
+    if as_json:
+        print_json(described)
+        return
+    algorithm = algorithm_class(name)
+    console.print(
+        f"[bold]{algorithm.title}[/]  {described['paper']['title']} ({described['paper']['authors']}, "
+        f"{described['paper']['venue']} {described['paper']['year']})"
+    )
+    console.print(f"{algorithm.idea}\n")
+    console.print(described["box"], markup=False)
+    rows = [[p["name"], p["default"], p["allowed"], p["meaning"]] for p in described["params"]]
+    console.print(table(["parameter", "default", "allowed", "meaning"], rows))
+    for mode, preset in described["modes"].items():
+        console.print(f"mode {mode!r}: {', '.join(f'{k} = {v}' for k, v in preset.items())}", markup=False)
+    for law in described["laws"]:
+        console.print(f"law: {law}", markup=False)
+
+
+def _described(name: str) -> dict[str, Any]:
+    import sys
+
+    from fedkeel.algorithms.registry import algorithm_class
+
+    algorithm = algorithm_class(name)
+    text = sys.modules[algorithm.__module__].__doc__ or ""
+    params = [
+        {
+            "name": field,
+            "default": info.default,
+            "allowed": _allowed(info),
+            "meaning": info.description or "",
+        }
+        for field, info in algorithm.Params.model_fields.items()
+        if field != "mode"
+    ]
+    paper = algorithm.paper
+    return {
+        "name": name,
+        "title": algorithm.title,
+        "idea": algorithm.idea,
+        "paper": {"title": paper.title, "authors": paper.authors, "venue": paper.venue, "year": paper.year},
+        "box": "\n".join(line for line in text.splitlines() if line.startswith("    ")) + "\n",
+        "params": params,
+        "modes": algorithm.Params.modes,
+        "laws": [law.statement for law in algorithm.laws],
+        "claims": [f"{c.source}: {c.setting} = {c.value:g} {c.unit}" for c in algorithm.claims],
+    }
+
+
+def _allowed(info: Any) -> str:
+    signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+    limits = [
+        f"{sign} {getattr(rule, word):g}"
+        for rule in info.metadata
+        for word, sign in signs.items()
+        if hasattr(rule, word)
+    ]
+    choices = getattr(info.annotation, "__args__", ())
+    if choices and all(isinstance(choice, str | int) for choice in choices):
+        return " | ".join(str(choice) for choice in choices)
+    return ", ".join(limits)
+
+
+def show_data(as_json: bool) -> None:
+    """All data sets."""
+    from fedkeel.data import sources
+
+    listed = [
+        {"name": s.name, "what": s.doc, "train": s.train, "test": s.test, "classes": s.classes, "download": s.download}
+        for s in sources()
+    ]
+    if as_json:
+        print_json(listed)
+        return
+    columns: list[str | tuple[str, str]] = [
+        "name",
+        "what",
+        ("train", "right"),
+        ("test", "right"),
+        ("classes", "right"),
+        "needs files",
+    ]
+    rows = [
+        [
+            s["name"],
+            s["what"],
+            f"{s['train']:,}" if s["train"] else "–",
+            f"{s['test']:,}" if s["test"] else "–",
+            s["classes"],
+            "yes" if s["download"] else "no",
+        ]
+        for s in listed
+    ]
+    console.print(table(columns, rows))
+    console.print("\nFiles are looked for in --data-dir or $FEDKEEL_DATA, then in the cache, then downloaded.")
+
+
+def show_models(as_json: bool) -> None:
+    """All models."""
+    from fedkeel.learning import models
+
+    specs = [models.spec(name) for name in models.names()]
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": s.name,
+                    "paper": s.paper,
+                    "what": s.summary,
+                    "input_shape": s.input_shape,
+                    "classes": s.classes,
+                    "parameters": s.params,
+                }
+                for s in specs
+            ]
+        )
+        return
+    rows = [[s.name, s.paper, s.summary, "×".join(map(str, s.input_shape)), f"{s.params:,}"] for s in specs]
+    console.print(table(["name", "paper", "what", "input", ("parameters", "right")], rows))
+
+
+def show_rules(as_json: bool) -> None:
+    """All partition rules with their parameters."""
+    from fedkeel.data import rules
+
+    listed: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "what": doc,
+            "params": [{"name": p.name, "default": p.default, "meaning": p.doc} for p in params],
+        }
+        for name, doc, params in rules()
+    ]
+    if as_json:
+        print_json(listed)
+        return
+    rows = [[r["name"], r["what"], ", ".join(f"{p['name']}={p['default']}" for p in r["params"])] for r in listed]
+    console.print(table(["rule", "what", "parameters"], rows))
+
+
+def show_partition(
+    name: str,
+    rule: str,
+    clients: int,
+    settings: list[str],
+    seed: int,
+    out: Path | None,
+    data_dir: Path | None,
+    subset_ok: bool,
+    as_json: bool,
+) -> None:
+    """How a data set is dealt: numbers, the first clients, and a picture on request."""
+    from fedkeel.data import Dataset, load, preview_chart, save_chart
+
+    loaded = load(name, data_dir, subset_ok=subset_ok)
+    federation = (
+        loaded.partition(rule, clients, seed, **dict(_parameter(s) for s in settings))
+        if isinstance(loaded, Dataset)
+        else loaded
+    )
+    facts = federation.describe()
+    counts = federation.counts()
+    if out is not None:
+        save_chart(preview_chart(federation), out)
+    if as_json:
+        print_json({"rule": federation.rule, **facts, "counts": counts.tolist(), "picture": str(out) if out else None})
+        return
+    console.print(f"[bold]{federation.dataset.name}[/] · {federation.N} clients · {federation.rule}", highlight=False)
+    console.print(
+        f"{facts['samples']:,} samples, {facts['size_min']:,} to {facts['size_max']:,} a client "
+        f"(median {facts['size_median']:,.0f}), "
+        f"{facts['classes_per_client']:.1f} classes a client, label distance {facts['label_distance']:.2f}\n"
+    )
+    shown = min(federation.N, 12)
+    names = [str(label) for label in federation.dataset.class_names][:20]
+    columns: list[str | tuple[str, str]] = ["client", ("samples", "right"), *((label, "right") for label in names)]
+    rows = [[i, int(federation.sizes[i]), *(int(c) or "·" for c in counts[i][: len(names)])] for i in range(shown)]
+    console.print(table(columns, rows))
+    if shown < federation.N:
+        console.print(f"… and {federation.N - shown} more clients")
+    console.print(f"Picture: {out}" if out else "Picture: add --out clients.png")
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set takes name=value such as alpha=0.3, got {text!r}.")
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value.strip()
+
+
+def show_check(name: str, as_json: bool) -> bool:
+    """The contract of an algorithm, check by check; true if all hold."""
+    from fedkeel.check import run_checks
+
+    results = run_checks(name)
+    if as_json:
+        print_json([{"check": r.check, "passed": r.passed, "detail": r.detail} for r in results])
+    else:
+        for result in results:
+            mark = "[green]✓[/]" if result.passed else "[red]✗[/]"
+            console.print(f"{mark} {result.check}" + (f"  {result.detail}" if result.detail else ""))
+        failed = sum(not result.passed for result in results)
+        console.print(f"{len(results) - failed} passed, {failed} failed")
+    return all(result.passed for result in results)

@@ -1,0 +1,164 @@
+"""The ``fedkeel`` command. Torch is imported only by the commands that compute."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedkeel.errors import FedkeelError
+
+app = typer.Typer(
+    name="fedkeel",
+    help="Federated learning on non-IID data: train, compare and check the algorithms that stop client drift.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", envvar="FEDKEEL_DATA", help="Folder with data files, looked in first.")
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Where results go.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only.")]
+
+
+def run() -> None:
+    """Entry point: a user's mistake becomes one sentence and exit code 2, never a traceback."""
+    try:
+        app()
+    except FedkeelError as error:
+        print(f"fedkeel: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("fedkeel: stopped.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fedkeel import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated learning on non-IID data."""
+
+
+@app.command()
+def demo(
+    out: Out = None,
+    rounds: Annotated[int, typer.Option(help="Communication rounds.", min=1)] = 40,
+    seed: Annotated[int, typer.Option(help="Decides every random draw.", min=0)] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Train and compare several algorithms on embedded real data, in under two minutes."""
+    from fedkeel.cli.demo import run_demo
+
+    run_demo(out or Path("demo"), rounds, seed, quiet)
+
+
+@app.command(name="run")
+def run_experiment(
+    experiment: Annotated[Path, typer.Argument(help="An experiment in TOML.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a field: training.lr=0.05 (may be repeated).")
+    ] = None,
+    out: Out = None,
+    resume: Annotated[bool, typer.Option(help="Go on after the last whole round of an earlier start.")] = False,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment, or all runs of a sweep; each gets a directory of its own."""
+    from fedkeel.cli.experiments import run_all
+
+    run_all(experiment, settings or [], out or Path("runs"), resume, data_dir, quiet or as_json, as_json)
+
+
+@app.command()
+def algorithms(
+    name: Annotated[str | None, typer.Argument(help="One algorithm, in detail.")] = None, as_json: Json = False
+) -> None:
+    """List the algorithms, or show one with its parameters."""
+    from fedkeel.cli.listings import show_algorithm, show_algorithms
+
+    if name is None:
+        show_algorithms(as_json)
+    else:
+        show_algorithm(name, as_json)
+
+
+@app.command()
+def data(as_json: Json = False) -> None:
+    """List the data sets."""
+    from fedkeel.cli.listings import show_data
+
+    show_data(as_json)
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """List the models with their numbers of parameters."""
+    from fedkeel.cli.listings import show_models
+
+    show_models(as_json)
+
+
+@app.command()
+def partition(
+    name: Annotated[str, typer.Argument(help="A data set of `fedkeel data`.")] = "mnist5k",
+    rule: Annotated[str, typer.Option(help="How samples are dealt; `--rules` lists them.")] = "dirichlet",
+    clients: Annotated[int, typer.Option(help="Number of clients.", min=1)] = 50,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A parameter of the rule: alpha=0.3 (may be repeated).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides every random draw.", min=0)] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Save the picture: .png, .svg, .pdf or .html.")
+    ] = None,
+    data_dir: DataDir = None,
+    subset_ok: Annotated[bool, typer.Option(help="Accept an incomplete data set.")] = False,
+    rules: Annotated[bool, typer.Option("--rules", help="List the rules and their parameters.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Preview how a data set is dealt to clients: a table and the client × class picture."""
+    from fedkeel.cli.listings import show_partition, show_rules
+
+    if rules:
+        show_rules(as_json)
+    else:
+        show_partition(name, rule, clients, settings or [], seed, out, data_dir, subset_ok, as_json)
+
+
+@app.command()
+def check(
+    algorithm: Annotated[str, typer.Argument(help="A registered name, or your own as module:Class.")],
+    as_json: Json = False,
+) -> None:
+    """Run the whole contract of an algorithm on it; exit code 1 if a check fails."""
+    from fedkeel.cli.listings import show_check
+
+    sys.path.insert(0, "")  # so that module:Class finds a file in the current folder, as `python -m` does
+    if not show_check(algorithm, as_json):
+        raise typer.Exit(1)
+
+
+def print_json(value: Any) -> None:
+    """JSON on standard output."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,259 @@
+"""An experiment as data: its schema, reading it from TOML, changing fields, and the runs that a sweep stands for."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedkeel.algorithms.registry import algorithm_class
+from fedkeel.algorithms.validate import checked, sentence
+from fedkeel.data.partitions import RULES
+from fedkeel.data.sources import SOURCES
+from fedkeel.engine.executors import EXECUTORS
+from fedkeel.engine.settings import Training
+from fedkeel.errors import DataError, InputError, unknown
+from fedkeel.learning import models
+from fedkeel.runs.runner import Evaluation
+
+
+class DataConfig(BaseModel):
+    """Which data; further fields go to the data set's own loader (``alpha`` of a synthetic set, …)."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str = Field("mnist5k", description="a data set of `fedkeel data`, or a folder of one .npz per client")
+    normalise: str = "standard"
+    augment: str | None = None
+    subset_ok: bool = False
+    validation: float = Field(
+        0.0, ge=0, lt=1, description="share of the training samples kept by the server, for feedback"
+    )
+
+
+class PartitionConfig(BaseModel):
+    """How samples are dealt to clients; further fields are the rule's own (``alpha``, ``sigma``, …)."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    rule: str = "dirichlet"
+    clients: int = Field(100, ge=1, description="number of clients")
+    seed: int | None = Field(None, ge=0, description="seed of the partition; absent: the experiment's seed")
+
+
+class ModelConfig(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field("2nn", description="a model of `fedkeel models`")
+    seed: int | None = Field(None, ge=0, description="seed of the initial weights; absent: the experiment's seed")
+
+
+class AlgorithmConfig(BaseModel):
+    """Which algorithm; further fields are its own parameters."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str = "fedavg"
+
+
+class RunConfig(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    executor: str = Field("serial", description="how clients are computed")
+    threads: int = Field(1, ge=1, description="threads of torch in this process")
+
+
+class Experiment(BaseModel):
+    """One run, wholly specified."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str | None = None
+    seed: int = Field(0, ge=0, lt=2**63, description="decides every random draw of the run")
+    data: DataConfig = DataConfig()
+    partition: PartitionConfig = PartitionConfig()
+    model: ModelConfig = ModelConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+    run: RunConfig = RunConfig()
+
+    def algorithm_params(self) -> dict[str, Any]:
+        """The parameters given for the algorithm."""
+        return dict(self.algorithm.model_extra or {})
+
+    @property
+    def label(self) -> str:
+        """A short name for tables and folders."""
+        return (
+            self.name or f"{self.algorithm.name.replace(':', '.')}-{self.data.name.replace('/', '_')}-seed{self.seed}"
+        )
+
+
+def read(path: Path, settings: list[str] | None = None) -> list[Experiment]:
+    """All runs of an experiment file, with ``a.b=c`` settings applied before validation."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(f"there is no experiment file {path}; check the path.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the experiment file {path} cannot be read: {error}.") from None
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path.name} is not valid TOML: {error}.") from None
+    return expand(table, settings or [], _Source(path.name, text))
+
+
+def expand(table: dict[str, Any], settings: list[str], source: _Source | None = None) -> list[Experiment]:
+    """The validated runs of a table: one, or one for every combination of its ``[sweep]`` lists."""
+    table = json.loads(json.dumps(table, default=str))  # a private copy; TOML's dates become text and fail by type
+    for setting in settings:
+        _apply(table, setting)
+    sweep = table.pop("sweep", {})
+    per_algorithm = table.pop("algorithms", {})
+    if not isinstance(sweep, dict) or not isinstance(per_algorithm, dict):
+        raise InputError("sweep and algorithms must be tables: write [sweep] and [algorithms.feddc].")
+    if isinstance(table.get("algorithm"), str):
+        table["algorithm"] = {"name": table["algorithm"]}
+    names, choices = list(sweep), []
+    for name, values in sweep.items():
+        if not isinstance(values, list) or not values:
+            raise InputError(f"sweep.{name} must be a list with at least one value, got {values!r}.")
+        choices.append(values)
+    experiments = []
+    for combination in itertools.product(*choices):
+        one = json.loads(json.dumps(table))
+        for name, value in zip(names, combination, strict=True):
+            _put(one, "algorithm.name" if name == "algorithm" else name, value)
+        chosen = one.setdefault("algorithm", {})
+        if isinstance(chosen, dict):
+            one["algorithm"] = per_algorithm.get(chosen.get("name", "fedavg"), {}) | chosen
+        experiments.append(_validated(one, source))
+    labels = [experiment.label for experiment in experiments]
+    if len(set(labels)) < len(labels):
+        experiments = [
+            experiment.model_copy(update={"name": f"{experiment.label}-{number}"})
+            for number, experiment in enumerate(experiments, start=1)
+        ]
+    return experiments
+
+
+def dump(experiment: Experiment) -> str:
+    """The experiment as TOML that ``read`` gives back."""
+    table = experiment.model_dump(exclude_none=True)
+    lines = [f"{key} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    for key, section in table.items():
+        if isinstance(section, dict):
+            lines += ["", f"[{key}]"]
+            lines += [f"{name} = {_toml(value)}" for name, value in section.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    # JSON's strings, whole numbers and booleans are TOML's too.
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+class _Source:
+    """The text of a file, to say in which line a bad field stands."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self._lines = text.splitlines()
+
+    def line_of(self, path: list[str]) -> int | None:
+        section: list[str] = []
+        for number, line in enumerate(self._lines, start=1):
+            if match := re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]", line):
+                section = match[1].replace('"', "").split(".")
+                if section == path:
+                    return number
+            elif (match := re.match(r"\s*([\w\-\".]+)\s*=", line)) and [
+                *section,
+                *match[1].replace('"', "").split("."),
+            ] == path:
+                return number
+        return None
+
+
+def _validated(table: dict[str, Any], source: _Source | None) -> Experiment:
+    try:
+        experiment = Experiment(**table)
+        algorithm = algorithm_class(experiment.algorithm.name)
+        checked(experiment.algorithm.name, algorithm.Params, experiment.algorithm_params())
+        _check_names(experiment)
+    except ValidationError as error:
+        path = [str(part) for part in error.errors()[0]["loc"]]
+        complaint = sentence("experiment", Experiment, error)
+        raise _located(str(complaint).replace("experiment.", "", 1), path, source) from None
+    except InputError as error:
+        raise _located(str(error), _path_in(str(error)), source) from None
+    except TypeError:
+        raise InputError(f"an experiment has named tables such as [training], got the keys {list(table)}.") from None
+    return experiment
+
+
+def _check_names(experiment: Experiment) -> None:
+    """Everything that can be refused without touching data."""
+    if experiment.run.executor not in EXECUTORS:
+        raise unknown("executor", experiment.run.executor, list(EXECUTORS))
+    models.spec(experiment.model.name)
+    if not _is_folder(experiment.data.name) and experiment.data.name not in SOURCES:
+        raise unknown("data set", experiment.data.name, list(SOURCES))
+    if experiment.partition.rule not in RULES:
+        raise unknown("partition rule", experiment.partition.rule, list(RULES))
+    RULES[experiment.partition.rule].fill(dict(experiment.partition.model_extra or {}))
+
+
+def _is_folder(name: str) -> bool:
+    return "/" in name or Path(name).is_dir()
+
+
+def _path_in(message: str) -> list[str]:
+    """Where the field that a message complains of stands: ``partition.alpha must …``, ``there is no model named …``."""
+    if match := re.match(r"(\S+)\.(\w+) must", message):
+        return [match[1] if match[1] in Experiment.model_fields else "algorithm", match[2]]
+    kinds = {"data set": ["data", "name"], "model": ["model", "name"], "partition rule": ["partition", "rule"]}
+    found = re.match(r"there is no (.+?) named '([^']*)'", message)
+    if found and found[1].startswith(("field in", "parameter of")):
+        return ["partition" if found[1].startswith("parameter of partition") else "algorithm", found[2]]
+    return kinds.get(found[1] if found else "", ["algorithm", "name"])
+
+
+def _located(message: str, path: list[str], source: _Source | None) -> InputError:
+    line = source.line_of(path) if source else None
+    if source is None or line is None:
+        return InputError(message)
+    head, dot, tail = message.partition(". ")
+    where = f" ({source.name}, line {line})"
+    return InputError(f"{head.removesuffix('.')}{where}.{' ' + tail if dot else ''}")
+
+
+def _apply(table: dict[str, Any], setting: str) -> None:
+    name, equals, text = setting.partition("=")
+    if not equals or not name.strip():
+        raise InputError(f"--set takes name=value such as training.lr=0.05, got {setting!r}.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # bare words are text, so that algorithm.name=feddc needs no quotes
+    _put(table, name.strip(), value)
+
+
+def _put(table: dict[str, Any], name: str, value: Any) -> None:
+    *path, last = name.split(".")
+    for part in path:
+        if isinstance(table.get(part), str) and part == "algorithm":
+            table[part] = {"name": table[part]}
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise InputError(f"{name} cannot be set: {part} is a value, not a table.")
+    table[last] = value

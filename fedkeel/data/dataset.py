@@ -1,0 +1,229 @@
+"""Data in memory: a data set with its fixed test part, and a federation that deals its training part to clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedkeel.data.partitions import partition
+from fedkeel.data.transform import PAD, Transform
+from fedkeel.errors import InputError, invalid
+
+Array = npt.NDArray[Any]
+Indices = npt.NDArray[np.int64]
+VALIDATION_STREAM = 0x76616C6964  # second half of the Philox key, so that no other use of a seed shares these draws
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Samples and labels: ``x`` uint8 [n, C, H, W] for images or float32 [n, features, ...]; ``y`` int64 [n]."""
+
+    x: Array
+    y: Indices
+
+    def __post_init__(self) -> None:
+        if self.x.ndim < 2 or self.x.dtype not in (np.uint8, np.float32):
+            raise invalid(
+                "split.x",
+                "a uint8 or float32 array [n, ...] with one row per sample",
+                f"{self.x.dtype} {list(self.x.shape)}",
+                "fedkeel.data.from_arrays converts other arrays.",
+            )
+        if self.y.ndim != 1 or self.y.dtype != np.int64:
+            raise invalid("split.y", "an int64 vector of labels", f"{self.y.dtype} {list(self.y.shape)}")
+        if len(self.x) != len(self.y):
+            raise invalid("split.y", f"as long as split.x ({len(self.x)} samples)", len(self.y))
+        if self.x.size == 0:
+            raise invalid("split.x", "an array with at least one sample and one feature", list(self.x.shape))
+        if self.x.dtype == np.float32 and not np.isfinite(self.x).all():
+            row = int(np.flatnonzero(~np.isfinite(self.x).reshape(len(self.x), -1).all(axis=1))[0])
+            raise invalid("split.x", "finite numbers", f"NaN or infinity in sample {row}", "Clean or drop that sample.")
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A classification data set: training and test samples, what the classes are, and how inputs are normalised.
+
+    ``partition_labels`` int64 [n_train] replaces the labels where partition rules look at them (digits for an
+    even/odd task); ``note`` says what is unusual about this copy ("train subset: 20,000 of 50,000").
+    """
+
+    name: str
+    train: Split
+    test: Split
+    classes: int
+    class_names: tuple[str, ...]
+    transform: Transform
+    citation: str
+    licence: str
+    note: str = ""
+    partition_labels: Indices | None = None
+
+    def __post_init__(self) -> None:
+        if self.classes < 1:
+            raise invalid(f"{self.name}.classes", "at least 1", self.classes)
+        if len(self.class_names) != self.classes:
+            raise invalid(f"{self.name}.class_names", f"{self.classes} names", f"{len(self.class_names)} names")
+        if self.train.x.shape[1:] != self.test.x.shape[1:]:
+            raise invalid(
+                f"{self.name}.test",
+                f"samples of the training shape {list(self.train.x.shape[1:])}",
+                list(self.test.x.shape[1:]),
+            )
+        for part, split in (("train", self.train), ("test", self.test)):
+            low, high = int(split.y.min()), int(split.y.max())
+            if low < 0 or high >= self.classes:
+                raise invalid(
+                    f"{self.name}.{part} labels",
+                    f"integers from 0 to {self.classes - 1}",
+                    low if low < 0 else high,
+                    "Renumber the labels, or raise classes.",
+                )
+        if self.partition_labels is not None:
+            if self.partition_labels.shape != self.train.y.shape:
+                raise invalid(
+                    f"{self.name}.partition_labels",
+                    f"one label for each of {len(self.train)} training samples",
+                    list(self.partition_labels.shape),
+                )
+            if self.partition_labels.min() < 0:
+                raise invalid(f"{self.name}.partition_labels", "integers from 0", int(self.partition_labels.min()))
+        channels = self.train.x.shape[1]
+        if len(self.transform.mean) not in (0, 1, channels):
+            raise invalid(
+                f"{self.name}.transform.mean", f"0, 1 or {channels} values (one per channel)", len(self.transform.mean)
+            )
+
+        shape = self.input_shape
+        if self.transform.augment is not None and (len(shape) != 3 or min(shape[1:]) <= PAD):
+            raise invalid(
+                f"{self.name}.transform.augment",
+                f"None for data that are no images larger than {PAD} × {PAD}",
+                self.transform.augment,
+            )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample: (C, H, W) for images, (features,) for vectors."""
+        return tuple(self.train.x.shape[1:])
+
+    def partition(self, rule: str, clients: int, seed: int = 0, **params: Any) -> Federation:
+        """Deal the training samples to ``clients`` by a named rule (see :func:`fedkeel.data.rules`)."""
+        labels = self.train.y if self.partition_labels is None else self.partition_labels
+        parts, record = partition(labels, rule, clients, seed, params)
+        return Federation(self, parts, record)
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Who holds what: ``clients[i]`` are the int64 indices of client i's samples in ``dataset.train``.
+
+    The lists are disjoint and none is empty; samples in no list are unused. ``rule`` is the plain record of how they
+    were made. ``client_tests[i]`` are indices into ``dataset.test`` where clients have test data of their own;
+    ``validation`` are training samples that the server holds and no client trains on (see :meth:`hold_out`).
+    """
+
+    dataset: Dataset
+    clients: tuple[Indices, ...]
+    rule: dict[str, Any]
+    client_tests: tuple[Indices, ...] | None = None
+    validation: Indices | None = None
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise invalid("federation.clients", "at least one list of indices", 0)
+        used = np.zeros(len(self.dataset.train), dtype=bool)
+        for i, part in enumerate(self.clients):
+            _check_indices(part, len(used), f"federation.clients[{i}]")
+            if part.size == 0:
+                raise InputError(
+                    f"client {i} has no samples, but every client needs at least one: drop it or merge it."
+                )
+            if used[part].any() or np.unique(part).size != part.size:
+                raise InputError(f"client {i} holds a sample twice or one of another client: make the lists disjoint.")
+            used[part] = True
+        if self.client_tests is not None:
+            if len(self.client_tests) != len(self.clients):
+                raise invalid("federation.client_tests", f"{len(self.clients)} lists", len(self.client_tests))
+            for i, part in enumerate(self.client_tests):
+                _check_indices(part, len(self.dataset.test), f"federation.client_tests[{i}]")
+        if self.validation is not None:
+            _check_indices(self.validation, len(used), "federation.validation")
+            if self.validation.size == 0 or used[self.validation].any():
+                raise InputError("federation.validation must name samples that no client holds, at least one.")
+
+    def hold_out(self, share: float, seed: int = 0) -> Federation:
+        """The same federation with about ``share`` of every client's samples moved to the server for validation.
+
+        A client keeps at least one sample; the choice depends on the seed and the client only.
+        """
+        if not 0 < share < 1:
+            raise invalid("data.validation", "a share above 0 and below 1", share)
+        kept, held = [], []
+        for i, part in enumerate(self.clients):
+            rng = np.random.Generator(np.random.Philox(key=[seed, VALIDATION_STREAM], counter=[0, 0, 0, i]))
+            order = rng.permutation(part)
+            take = min(round(share * part.size), part.size - 1)
+            held.append(order[:take])
+            kept.append(np.sort(order[take:]))
+        chosen = np.sort(np.concatenate(held))
+        if chosen.size == 0:
+            raise invalid("data.validation", "large enough to hold out one sample", share, "Raise the share.")
+        return replace(self, clients=tuple(kept), validation=chosen)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def N(self) -> int:
+        """Number of clients."""
+        return len(self.clients)
+
+    @property
+    def sizes(self) -> Indices:
+        """Samples per client, int64 [N]."""
+        return np.array([part.size for part in self.clients], dtype=np.int64)
+
+    @property
+    def n(self) -> int:
+        """Samples of all clients together."""
+        return int(self.sizes.sum())
+
+    def counts(self) -> Indices:
+        """Samples per client and class, int64 [N, classes]."""
+        y, classes = self.dataset.train.y, self.dataset.classes
+        return np.stack([np.bincount(y[part], minlength=classes) for part in self.clients]).astype(np.int64)
+
+    def describe(self) -> dict[str, Any]:
+        """Plain numbers on how unequal the clients are.
+
+        ``label_distance`` is the mean over clients of the total variation ½ Σ_c |p_i(c) − p(c)| between a client's
+        label distribution and that of all clients together: 0 for identical clients, towards 1 for disjoint ones.
+        """
+        counts, sizes = self.counts(), self.sizes
+        everybody = counts.sum(axis=0) / counts.sum()
+        distance = 0.5 * np.abs(counts / sizes[:, None] - everybody).sum(axis=1)
+        return {
+            "clients": self.N,
+            "samples": self.n,
+            "unused": len(self.dataset.train) - self.n,
+            "size_min": int(sizes.min()),
+            "size_median": float(np.median(sizes)),
+            "size_max": int(sizes.max()),
+            "classes_per_client": float((counts > 0).sum(axis=1).mean()),
+            "label_distance": float(distance.mean()),
+        }
+
+
+def _check_indices(part: Indices, limit: int, name: str) -> None:
+    if part.ndim != 1 or part.dtype != np.int64:
+        raise invalid(name, "an int64 vector of indices", f"{part.dtype} {list(part.shape)}")
+    if part.size and (part.min() < 0 or part.max() >= limit):
+        worst = int(part.min() if part.min() < 0 else part.max())
+        raise invalid(name, f"indices from 0 to {limit - 1}", worst)

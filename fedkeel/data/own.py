@@ -1,0 +1,347 @@
+"""Your own data: arrays, a pair of arrays per client, torch data sets, npz folders, Hugging Face, flwr-datasets."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedkeel.data.dataset import Dataset, Federation, Indices, Split
+from fedkeel.data.transform import Transform
+from fedkeel.errors import DataError, InputError, invalid
+
+Array = npt.NDArray[Any]
+Pair = tuple[Any, Any]
+HOLDOUT_STREAM = 0x686F6C64  # second half of the Philox key: which samples of a client are held out
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    x_test: Any,
+    y_test: Any,
+    classes: int | None = None,
+    name: str = "own",
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+    class_names: Sequence[str] | None = None,
+    citation: str = "",
+    licence: str = "",
+) -> Dataset:
+    """A data set from arrays (numpy, torch or lists).
+
+    ``x`` [n, ...]: uint8 pixels [n, C, H, W] or [n, H, W], which are divided by 255, or numbers [n, features, ...],
+    kept as float32. ``y`` [n]: whole labels from 0; ``classes`` is one more than the largest unless given. ``mean`` and
+    ``std`` normalise per channel after that.
+    """
+    train, test = _split(x, y, f"{name}.train"), _split(x_test, y_test, f"{name}.test")
+    return _dataset(train, test, classes, name, mean, std, class_names, citation, licence)
+
+
+def from_clients(
+    clients: Sequence[Pair],
+    test: Pair | None = None,
+    classes: int | None = None,
+    name: str = "own",
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+    class_names: Sequence[str] | None = None,
+    holdout: float = 0.2,
+    seed: int = 0,
+) -> Federation:
+    """A federation from one ``(x, y)`` per client, as in :func:`from_arrays`.
+
+    ``test`` is a common test set; without one, a random share ``holdout`` of every client's samples becomes test data,
+    and the federation's ``client_tests`` say whose.
+    """
+    if not clients:
+        raise invalid(f"{name}.clients", "at least one pair (x, y)", "none")
+    splits = [_split(*_pair(pair, f"{name}.clients[{i}]"), f"{name}.clients[{i}]") for i, pair in enumerate(clients)]
+    for i, split in enumerate(splits):
+        if split.x.shape[1:] != splits[0].x.shape[1:] or split.x.dtype != splits[0].x.dtype:
+            raise invalid(
+                f"{name}.clients[{i}]",
+                f"{splits[0].x.dtype} samples of client 0's shape {list(splits[0].x.shape[1:])}",
+                f"{split.x.dtype} {list(split.x.shape[1:])}",
+            )
+    record: dict[str, Any] = {"name": name, "clients": len(splits)}
+    client_tests = None
+    if test is not None:
+        test_split = _split(*_pair(test, f"{name}.test"), f"{name}.test")
+    else:
+        splits, held = _hold_out(splits, holdout, seed, name)
+        test_split, client_tests = _joined(held), _ranges(held)
+        record |= {"holdout": holdout, "seed": seed}
+    dataset = _dataset(_joined(splits), test_split, classes, name, mean, std, class_names, "", "")
+    return Federation(dataset, _ranges(splits), record, client_tests)
+
+
+def from_torch(train: Any, test: Any, classes: int | None = None, name: str = "own", **options: Any) -> Dataset:
+    """A data set from two ``torch.utils.data.Dataset`` of ``(x, y)``; every item is read once, so transforms are fixed.
+
+    ``options`` are those of :func:`from_arrays`.
+    """
+    read: list[Pair] = []
+    for part, data in (("train", train), ("test", test)):
+        try:
+            items = [data[i] for i in range(len(data))]
+            pairs = [_pair(item, f"{name}.{part}[{i}]") for i, item in enumerate(items)]
+        except TypeError as error:
+            raise InputError(
+                f"{name}.{part} must have a length and items (x, y), but {error}: read streams into arrays first."
+            ) from error
+        read.append((_stack([x for x, _ in pairs], f"{name}.{part}"), [int(y) for _, y in pairs]))
+    (x, y), (x_test, y_test) = read
+    return from_arrays(x, y, x_test, y_test, classes=classes, name=name, **options)
+
+
+def from_npz_folder(path: str | os.PathLike[str], classes: int | None = None, **options: Any) -> Federation:
+    """A federation from a folder: one ``.npz`` with ``x`` and ``y`` per client, in the order of names.
+
+    ``test.npz`` is the common test set; without it a share of every client is held out. ``options`` are those of
+    :func:`from_clients`.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise invalid("from_npz_folder.path", "a folder of .npz files", str(folder))
+    files = sorted(file for file in folder.glob("*.npz") if file.name != "test.npz")
+    if not files:
+        raise DataError(f"{folder} holds no client: put one .npz file with arrays x and y per client into it.")
+    test = folder / "test.npz"
+    options.setdefault("name", folder.resolve().name)
+    pairs = [_read_npz(file) for file in files]
+    return from_clients(pairs, _read_npz(test) if test.exists() else None, classes, **options)
+
+
+def from_hf(
+    data: Any,
+    test: Any = None,
+    image: str = "image",
+    label: str = "label",
+    classes: int | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> Dataset | Federation:
+    """Hugging Face data: a name, a ``DatasetDict`` with "train" and "test" (a Dataset), or partitions (a Federation).
+
+    A partition is any mapping from column names to values, such as a ``datasets.Dataset``. ``image`` and ``label`` name
+    the columns. Images may be PIL images or arrays with channels last; other numbers are features. Further ``options``
+    are those of :func:`from_arrays` or :func:`from_clients`.
+    """
+    if isinstance(data, str):
+        name = name or data.rsplit("/", 1)[-1]
+        data = _load_hf(data)
+    name = name or "hf"
+    if isinstance(data, Mapping):
+        for part in ("train", "test"):
+            if part not in data and not (part == "test" and test is not None):
+                raise invalid(f"{name}", "a mapping with the parts 'train' and 'test'", sorted(map(str, data)))
+        first = data["train"]
+        second = test if test is not None else data["test"]
+        options.setdefault("class_names", _label_names(first, label))
+        train_pair, test_pair = (_columns(part, image, label, name) for part in (first, second))
+        return from_arrays(*train_pair, *test_pair, classes=classes, name=name, **options)
+    partitions = list(data)
+    if not partitions:
+        raise invalid(f"{name}.clients", "at least one partition", "none")
+    options.setdefault("class_names", _label_names(partitions[0], label))
+    pairs = [_columns(part, image, label, f"{name}.clients[{i}]") for i, part in enumerate(partitions)]
+    test_columns = None if test is None else _columns(test, image, label, f"{name}.test")
+    return from_clients(pairs, test_columns, classes, name, **options)
+
+
+def from_flwr(
+    fds: Any,
+    image: str = "image",
+    label: str = "label",
+    split: str = "train",
+    test_split: str | None = "test",
+    classes: int | None = None,
+    name: str = "flwr",
+    **options: Any,
+) -> Federation:
+    """A federation from a ``flwr_datasets.FederatedDataset``: the partitions of ``split``, tested on ``test_split``."""
+    try:
+        partitioner = fds.partitioners[split]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise invalid(
+            f"{name}.split", "a split with a partitioner of a flwr_datasets.FederatedDataset", split
+        ) from error
+    # Loading the first partition is what makes the partitioner know its data, and so how many partitions there are.
+    partitions = [fds.load_partition(0, split)]
+    partitions += [fds.load_partition(i, split) for i in range(1, partitioner.num_partitions)]
+    test = None if test_split is None else fds.load_split(test_split)
+    federation = from_hf(partitions, test, image, label, classes, name, **options)
+    assert isinstance(federation, Federation)
+    return federation
+
+
+def _pair(value: Any, name: str) -> Pair:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise invalid(name, "a pair (x, y)", type(value).__name__)
+    return value[0], value[1]
+
+
+def _array(values: Any, name: str) -> Array:
+    """Numbers of any origin as a numpy array."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise invalid(name, "an array whose samples all have the same shape", f"ragged values ({error})") from error
+    if array.dtype.kind not in "buif":
+        raise invalid(name, "an array of numbers", f"values of type {array.dtype}")
+    return array
+
+
+def _split(x: Any, y: Any, name: str) -> Split:
+    """Checked samples and labels: uint8 stays, other numbers become float32; grey images get their channel."""
+    samples, labels = _array(x, f"{name}.x"), _array(y, f"{name}.y")
+    if len(samples.shape) == 0 or samples.size == 0:
+        raise invalid(f"{name}.x", "an array with at least one sample", list(samples.shape), "Drop empty clients.")
+    if samples.dtype == np.uint8:
+        if samples.ndim == 3:
+            samples = samples[:, None]
+        if samples.ndim == 4 and samples.shape[1] > 4 and samples.shape[-1] in (1, 3, 4):
+            raise invalid(
+                f"{name}.x",
+                "images with channels first [n, C, H, W]",
+                list(samples.shape),
+                "Use x.transpose(0, 3, 1, 2).",
+            )
+    else:
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinity, which is refused below
+            samples = samples.astype(np.float32)
+    if samples.ndim < 2:
+        raise invalid(f"{name}.x", "an array [n, features] or [n, C, H, W]", list(samples.shape))
+    if labels.shape != (len(samples),):
+        raise invalid(f"{name}.y", f"one label for each of {len(samples)} samples", list(labels.shape))
+    if labels.dtype.kind == "f" and not (labels == np.round(labels)).all():
+        raise invalid(f"{name}.y", "whole numbers from 0", float(labels[labels != np.round(labels)][0]))
+    if labels.min() < 0:
+        raise invalid(f"{name}.y", "whole numbers from 0", labels.min().item())
+    if samples.dtype == np.float32 and not np.isfinite(samples).all():
+        row = int(np.flatnonzero(~np.isfinite(samples).reshape(len(samples), -1).all(axis=1))[0])
+        raise invalid(f"{name}.x", "finite numbers", f"NaN or infinity in sample {row}", "Clean or drop that sample.")
+    return Split(samples, labels.astype(np.int64))
+
+
+def _dataset(
+    train: Split,
+    test: Split,
+    classes: int | None,
+    name: str,
+    mean: Sequence[float],
+    std: Sequence[float],
+    class_names: Sequence[str] | None,
+    citation: str,
+    licence: str,
+) -> Dataset:
+    if classes is None:
+        classes = len(class_names) if class_names else int(max(train.y.max(), test.y.max())) + 1
+    if train.x.dtype != test.x.dtype:
+        raise invalid(f"{name}.test.x", f"{train.x.dtype} like the training samples", str(test.x.dtype))
+    names = tuple(class_names) if class_names else tuple(str(c) for c in range(classes))
+    scale = 255.0 if train.x.dtype == np.uint8 else 1.0
+    transform = Transform(scale, tuple(map(float, mean)), tuple(map(float, std)))
+    return Dataset(name, train, test, classes, names, transform, citation, licence)
+
+
+def _joined(splits: Sequence[Split]) -> Split:
+    return Split(np.concatenate([s.x for s in splits]), np.concatenate([s.y for s in splits]))
+
+
+def _ranges(splits: Sequence[Split]) -> tuple[Indices, ...]:
+    """The indices of each split's samples in the joined one."""
+    ends = np.cumsum([len(split) for split in splits])
+    return tuple(np.arange(end - len(split), end) for split, end in zip(splits, ends, strict=True))
+
+
+def _hold_out(splits: Sequence[Split], share: float, seed: int, name: str) -> tuple[list[Split], list[Split]]:
+    """Every client's samples in two random parts, at least one sample in each."""
+    if not 0 < share < 1:
+        raise invalid(f"{name}.holdout", "a share between 0 and 1", share, "Or pass a common test set.")
+    rng = np.random.Generator(np.random.Philox(key=np.array([seed, HOLDOUT_STREAM], dtype=np.uint64)))
+    kept: list[Split] = []
+    held: list[Split] = []
+    for i, split in enumerate(splits):
+        if len(split) < 2:
+            raise invalid(
+                f"{name}.clients[{i}]",
+                "at least 2 samples to hold some out for test",
+                len(split),
+                "Pass a common test set instead.",
+            )
+        order = rng.permutation(len(split))
+        cut = min(max(1, round(share * len(split))), len(split) - 1)
+        for part, target in ((order[cut:], kept), (order[:cut], held)):
+            rows = np.sort(part)
+            target.append(Split(split.x[rows], split.y[rows]))
+    return kept, held
+
+
+def _read_npz(path: Path) -> Pair:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return stored["x"], stored["y"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} must be an .npz file with numeric arrays x and y, but {error}.") from error
+
+
+def _load_hf(path: str) -> Any:
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise DataError(f"{path!r} needs the package 'datasets' to be loaded: pip install 'fedkeel[hf]'.") from error
+    return load_dataset(path)
+
+
+def _label_names(part: Any, label: str) -> list[str] | None:
+    """The class names a Hugging Face feature knows, if it does."""
+    feature = (getattr(part, "features", None) or {}).get(label)
+    names = getattr(feature, "names", None)
+    return list(names) if names else None
+
+
+def _columns(part: Any, image: str, label: str, name: str) -> Pair:
+    """Samples and labels of a mapping from column names to values."""
+    known = list(getattr(part, "column_names", None) or part)
+    for option, column in (("image", image), ("label", label)):
+        if column not in known:
+            raise invalid(f"{name}.{option}", f"one of the columns {', '.join(map(str, known))}", column)
+    samples, labels = list(part[image]), list(part[label])
+    if not samples:
+        raise invalid(name, "a part with at least one sample", 0, "Drop empty clients.")
+    return _stack(_channels_first(samples, name), name), labels
+
+
+def _channels_first(samples: list[Any], name: str) -> Iterable[Any]:
+    """PIL images and channels-last uint8 arrays as [C, H, W]; anything else as it is."""
+    if hasattr(samples[0], "convert"):
+        mode = "L" if all(sample.mode in ("1", "L") for sample in samples) else "RGB"
+        samples = [np.asarray(sample.convert(mode)) for sample in samples]
+    for sample in samples:
+        array = _array(sample, name)
+        nested = isinstance(sample, list) and array.ndim >= 2  # Arrow returns arrays of bytes as nested lists
+        if nested and array.dtype.kind == "i" and array.min() >= 0 and array.max() <= 255:
+            array = array.astype(np.uint8)
+        if array.dtype == np.uint8 and array.ndim == 3 and array.shape[-1] in (1, 3, 4):
+            array = array.transpose(2, 0, 1)
+        yield array
+
+
+def _stack(samples: Iterable[Any], name: str) -> Array:
+    rows = [_array(sample, name) for sample in samples]
+    shapes = {row.shape for row in rows}
+    if len(shapes) > 1:
+        raise invalid(f"{name}.x", "samples that all have the same shape", " and ".join(map(str, sorted(shapes)[:2])))
+    if not rows:
+        raise invalid(f"{name}.x", "at least one sample", 0)
+    return np.stack(rows)

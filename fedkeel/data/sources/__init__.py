@@ -1,0 +1,90 @@
+"""Data sets by name: embedded, found on disk, downloaded or generated."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal, overload
+
+from fedkeel.data.dataset import Dataset, Federation
+from fedkeel.data.sources import cifar, grey, synthetic, tiny_imagenet
+from fedkeel.data.sources.files import Place, cache_folder, place
+from fedkeel.data.sources.source import Request, Source
+from fedkeel.errors import unknown
+
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for family in (grey.SOURCES, cifar.SOURCES, tiny_imagenet.SOURCES, synthetic.SOURCES)
+    for source in family
+}
+
+
+def sources() -> list[Source]:
+    """Every data set that :func:`load` knows: name, one line, sizes, classes, whether it must be downloaded."""
+    return list(SOURCES.values())
+
+
+FileSet = Literal[
+    "mnist5k", "mnist", "mnist_even_odd", "fashion_mnist", "emnist_letters", "cifar10", "cifar100", "tiny_imagenet"
+]
+GeneratedSet = Literal["synthetic_feddyn", "synthetic_fedprox"]
+Folder = str | os.PathLike[str] | None
+
+
+@overload
+def load(
+    name: FileSet,
+    data_dir: Folder = None,
+    normalise: str = "standard",
+    augment: str | None = None,
+    subset_ok: bool = False,
+    download: bool = True,
+) -> Dataset: ...
+
+
+@overload
+def load(name: GeneratedSet, **params: Any) -> Federation: ...
+
+
+@overload
+def load(
+    name: str,
+    data_dir: Folder = None,
+    normalise: str = "standard",
+    augment: str | None = None,
+    subset_ok: bool = False,
+    download: bool = True,
+    **params: Any,
+) -> Dataset | Federation: ...
+
+
+def load(
+    name: str,
+    data_dir: Folder = None,
+    normalise: str = "standard",
+    augment: str | None = None,
+    subset_ok: bool = False,
+    download: bool = True,
+    **params: Any,
+) -> Dataset | Federation:
+    """Load a data set by name; a generated one comes as a :class:`Federation`, because its clients come with it.
+
+    Files are looked for in ``data_dir`` (else the folder in $FEDKEEL_DATA), then in the user's cache, and are
+    downloaded into the cache if they are nowhere. ``normalise`` is "standard" (the papers' constants), "unit"
+    (pixels / 255) or another name of the source. An incomplete set is refused unless ``subset_ok``; its ``note`` then
+    says what is there. ``params`` are those of a generated set.
+    """
+    if name not in SOURCES:
+        raise unknown("data set", name, sorted(SOURCES))
+    source = SOURCES[name]
+    for key in params:
+        if key not in source.params:
+            raise unknown(f"parameter of data set {name!r}", key, sorted(source.params) or ["(it takes none)"])
+    transform = source.transform(normalise, augment)
+    if source.download:
+        where = place(name, source.spellings, data_dir, download)
+    else:  # embedded and generated sets must work whatever folders are named
+        where = Place(name, (), cache_folder(), False)
+    return source.load(Request(where, transform, subset_ok, params))
+
+
+__all__ = ["SOURCES", "Source", "load", "sources"]

@@ -1,0 +1,96 @@
+"""What a run measured, round by round, and the questions that papers ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One metric of one candidate model after a round."""
+
+    round: int
+    model: str
+    """``global``, ``selected``, …: a candidate that the algorithm offers."""
+    split: str
+    """``test``, ``train`` or ``validation``."""
+    accuracy: float
+    """In [0, 1]."""
+    loss: float
+
+
+@dataclass(frozen=True)
+class RoundSummary:
+    """A round in numbers that do not depend on the algorithm."""
+
+    round: int
+    lr: float
+    clients: int
+    steps: int
+    """Local steps of all clients together."""
+    samples: int
+    train_loss: float
+    """Mean local objective over the cohort, weighted equally."""
+    drift: float
+    """Mean of ‖y_i − w‖ over the cohort; NaN where clients do not upload a model."""
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+
+
+@dataclass
+class History:
+    """All rounds of a run so far."""
+
+    rounds: list[RoundSummary] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
+
+    def series(self, model: str | None = None, split: str = "test") -> list[Measured]:
+        """The evaluations of one candidate, in round order (default: the algorithm's first candidate)."""
+        wanted = model or self.default_model(split)
+        return [m for m in self.measured if m.model == wanted and m.split == split]
+
+    def default_model(self, split: str = "test") -> str:
+        """The candidate that a run reports."""
+        return next((m.model for m in self.measured if m.split == split), "global")
+
+    def models(self, split: str = "test") -> list[str]:
+        """All candidates that were evaluated."""
+        return list(dict.fromkeys(m.model for m in self.measured if m.split == split))
+
+    def rounds_to(self, accuracy: float, model: str | None = None, window: int = 1) -> int | None:
+        """The first evaluated round whose accuracy (or mean over the last ``window`` evaluations) reaches a target."""
+        seen: list[float] = []
+        for point in self.series(model):
+            if point.round == 0:
+                continue
+            seen.append(point.accuracy)
+            recent = seen[-window:]
+            if len(recent) == window and sum(recent) / window >= accuracy:
+                return point.round
+        return None
+
+    def best(self, model: str | None = None) -> Measured | None:
+        """The evaluation with the highest test accuracy, the earliest of equals."""
+        return max(self.series(model), key=lambda m: m.accuracy, default=None)
+
+    def final(self, model: str | None = None) -> Measured | None:
+        """The last evaluation."""
+        series = self.series(model)
+        return series[-1] if series else None
+
+    def bytes_to(self, round: int) -> int:
+        """Bytes sent in both directions up to and including a round."""
+        return sum(r.bytes_down + r.bytes_up for r in self.rounds if r.round <= round)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in rounds, without evaluation."""
+        return sum(r.seconds for r in self.rounds)
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean, NaN of nothing."""
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else float("nan")
