@@ -36,10 +36,10 @@ def allowed(complaint: Any) -> str:
     """What a field takes, in words, from one pydantic complaint."""
     context = complaint.get("ctx", {})
     words: dict[str, Callable[[], str]] = {
-        "greater_than": lambda: f"a number above {context['gt']}",
-        "greater_than_equal": lambda: f"a number of at least {context['ge']}",
-        "less_than": lambda: f"a number below {context['lt']}",
-        "less_than_equal": lambda: f"a number of at most {context['le']}",
+        "greater_than": lambda: f"a number above {context['gt']:g}",
+        "greater_than_equal": lambda: f"a number of at least {context['ge']:g}",
+        "less_than": lambda: f"a number below {context['lt']:g}",
+        "less_than_equal": lambda: f"a number of at most {context['le']:g}",
         "literal_error": lambda: f"one of {context['expected']}",
         "int_parsing": lambda: "a whole number",
         "int_type": lambda: "a whole number",
@@ -83,4 +83,4 @@ def _hint(schema: type[BaseModel], path: tuple[int | str, ...]) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"({text})" if text else ""
+    return f"It is {text}." if text else ""

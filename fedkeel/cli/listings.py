@@ -18,10 +18,8 @@ def show_algorithms(as_json: bool) -> None:
     if as_json:
         print_json([_described(name) for name in ALGORITHMS])
         return
-    rows = [
-        [name, a.title, a.idea, f"{a.paper.authors}, {a.paper.venue} {a.paper.year}"] for name, a in ALGORITHMS.items()
-    ]
-    console.print(table(["name", "algorithm", "idea", "paper"], rows))
+    rows = [[name, f"{a.paper.authors}, {a.paper.year}", a.idea] for name, a in ALGORITHMS.items()]
+    console.print(table(["name", "paper", "idea"], rows))
     console.print("\nOne in detail: fedkeel algorithms feddc")
 
 
@@ -58,7 +56,7 @@ def _described(name: str) -> dict[str, Any]:
     params = [
         {
             "name": field,
-            "default": info.default,
+            "default": ", ".join(info.default) if isinstance(info.default, tuple) else info.default,
             "allowed": _allowed(info),
             "meaning": info.description or "",
         }
@@ -106,20 +104,20 @@ def show_data(as_json: bool) -> None:
         return
     columns: list[str | tuple[str, str]] = [
         "name",
-        "what",
         ("train", "right"),
         ("test", "right"),
         ("classes", "right"),
-        "needs files",
+        "files",
+        "what",
     ]
     rows = [
         [
             s["name"],
-            s["what"],
             f"{s['train']:,}" if s["train"] else "–",
             f"{s['test']:,}" if s["test"] else "–",
             s["classes"],
-            "yes" if s["download"] else "no",
+            "needed" if s["download"] else "–",
+            s["what"],
         ]
         for s in listed
     ]
@@ -147,8 +145,8 @@ def show_models(as_json: bool) -> None:
             ]
         )
         return
-    rows = [[s.name, s.paper, s.summary, "×".join(map(str, s.input_shape)), f"{s.params:,}"] for s in specs]
-    console.print(table(["name", "paper", "what", "input", ("parameters", "right")], rows))
+    rows = [[s.name, f"{s.params:,}", "×".join(map(str, s.input_shape)), s.paper, s.summary] for s in specs]
+    console.print(table(["name", ("parameters", "right"), "input", "paper", "what"], rows))
 
 
 def show_rules(as_json: bool) -> None:
@@ -166,8 +164,11 @@ def show_rules(as_json: bool) -> None:
     if as_json:
         print_json(listed)
         return
-    rows = [[r["name"], r["what"], ", ".join(f"{p['name']}={p['default']}" for p in r["params"])] for r in listed]
-    console.print(table(["rule", "what", "parameters"], rows))
+    rows = [
+        [r["name"], r["what"] + "".join(f"\n{p['name']} = {p['default']}: {p['meaning']}" for p in r["params"])]
+        for r in listed
+    ]
+    console.print(table(["rule", "what"], rows))
 
 
 def show_partition(

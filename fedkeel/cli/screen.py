@@ -117,9 +117,11 @@ def table(
 ) -> Table:
     """A plain table; a column given as (name, "right") is right-aligned."""
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
+    for number, column in enumerate(columns, start=1):
         name, side = column if isinstance(column, tuple) else (column, "left")
-        made.add_column(name, justify="right" if side == "right" else "left", overflow="fold")
+        # Only the last column gives way on a narrow screen: it holds the sentences.
+        wraps = number == len(columns)
+        made.add_column(name, justify="right" if side == "right" else "left", no_wrap=not wraps, overflow="fold")
     for row in rows:
         made.add_row(*(str(cell) for cell in row))
     return made

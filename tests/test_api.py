@@ -1,0 +1,56 @@
+"""The Python interface as the README shows it, and own data and models in place of the built-in ones."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedkeel as fk
+from fedkeel.errors import InputError
+
+
+def test_ten_lines_of_python() -> None:
+    fed = fk.data.load("mnist5k").partition("dirichlet", clients=20, alpha=0.3, seed=0)
+    run = fk.train("feddc", model="2nn", data=fed, rounds=3, participation=0.2, epochs=2, lr=0.1)
+    assert run.accuracy > 0.5
+    assert run.rounds_to(0.99) is None
+    assert len(run.history.rounds) == 3
+
+
+def test_own_arrays_and_own_model(tmp_path: object) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    fed = fk.data.from_arrays(x, y, x, y).partition("shards", clients=5, seed=1)
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    run = fk.train("scaffold", model=module, data=fed, rounds=10, epochs=5, batch_size=10, lr=0.2)
+    assert run.accuracy > 0.9
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    module.load_state_dict(run.state_dict())
+
+
+def test_the_same_call_gives_the_same_bits() -> None:
+    fed = fk.data.load("mnist5k").partition("iid", clients=20, seed=0)
+    ends = [fk.train("fedavg", data=fed, rounds=1, participation=0.1, seed=s).state.server.w for s in (0, 0, 1)]
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.equal(ends[0], ends[2])
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        ({"algorithm": "fedavgg"}, "no algorithm named 'fedavgg'. Did you mean 'fedavg'"),
+        ({"rounds": 0}, "training.rounds must be a number of at least 1, got 0"),
+        ({"round": 3}, "no field in training named 'round'. Did you mean 'rounds'"),
+        ({"params": {"alpha": 1}}, "no field in fedavg named 'alpha'"),
+        ({"model": "2nm"}, "no model named '2nm'. Did you mean '2nn'"),
+        ({"executor": "gpu"}, "no executor named 'gpu'"),
+        ({"data": [1, 2]}, "data must be a Federation, got 'list'"),
+    ],
+)
+def test_mistakes(call: dict[str, object], sentence: str) -> None:
+    fed = fk.data.load("mnist5k").partition("iid", clients=10)
+    arguments = {"algorithm": "fedavg", "data": fed, "rounds": 1} | call
+    with pytest.raises(InputError, match=sentence):
+        fk.train(**arguments)  # type: ignore[arg-type]

@@ -1,0 +1,54 @@
+"""Imports go one way, and the light commands stay light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "fedkeel"
+ALLOWED: dict[str, set[str]] = {
+    "data": set(),
+    "learning": set(),
+    "algorithms": {"learning"},
+    "engine": {"algorithms", "learning", "data"},
+    "runs": {"engine", "algorithms", "learning", "data"},
+    "measure": {"learning"},
+    "report": {"runs", "measure"},
+}
+EVERYWHERE = {"errors", "__version__"}
+
+
+def imported(path: Path) -> set[str]:
+    """The parts of fedkeel that a file imports."""
+    parts = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "fedkeel":
+            inner = node.module.split(".")[1:]
+            parts |= {inner[0]} if inner else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            parts |= {name.name.split(".")[1] for name in node.names if name.name.startswith("fedkeel.")}
+    return parts
+
+
+@pytest.mark.parametrize("part", ALLOWED)
+def test_imports_go_one_way(part: str) -> None:
+    for path in (PACKAGE / part).rglob("*.py"):
+        extra = imported(path) - ALLOWED[part] - {part} - EVERYWHERE
+        assert not extra, f"{path.relative_to(PACKAGE)} imports {sorted(extra)}"
+
+
+@pytest.mark.parametrize("code", ["import fedkeel", "import fedkeel.data", "from fedkeel.cli import main"])
+def test_light_imports_do_not_load_torch(code: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", f"import sys; {code}; sys.exit('torch' in sys.modules)"], cwd=PACKAGE.parent, check=False
+    )
+    assert result.returncode == 0
+
+
+def test_no_pickle_is_ever_loaded() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for word in ("import pickle", "torch.load(", "allow_pickle=True", "import dill", "import joblib"):
+            assert word not in text, f"{path.relative_to(PACKAGE)} has {word!r}"
