@@ -198,7 +198,11 @@ def show_partition(
     if as_json:
         print_json({"rule": federation.rule, **facts, "counts": counts.tolist(), "picture": str(out) if out else None})
         return
-    console.print(f"[bold]{federation.dataset.name}[/] · {federation.N} clients · {federation.rule}", highlight=False)
+    rule = {key: value for key, value in federation.rule.items() if key not in ("name", "clients")}
+    how = ", ".join(f"{key} {value}" for key, value in rule.items())
+    console.print(
+        f"[bold]{federation.dataset.name}[/] · {federation.N} clients · {federation.rule.get('name', 'own')} ({how})"
+    )
     console.print(
         f"{facts['samples']:,} samples, {facts['size_min']:,} to {facts['size_max']:,} a client "
         f"(median {facts['size_median']:,.0f}), "
