@@ -198,8 +198,8 @@ def show_partition(
     if as_json:
         print_json({"rule": federation.rule, **facts, "counts": counts.tolist(), "picture": str(out) if out else None})
         return
-    rule = {key: value for key, value in federation.rule.items() if key not in ("name", "clients")}
-    how = ", ".join(f"{key} {value}" for key, value in rule.items())
+    settled = {key: value for key, value in federation.rule.items() if key not in ("name", "clients")}
+    how = ", ".join(f"{key} {value}" for key, value in settled.items())
     console.print(
         f"[bold]{federation.dataset.name}[/] · {federation.N} clients · {federation.rule.get('name', 'own')} ({how})"
     )
