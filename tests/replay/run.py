@@ -205,4 +205,5 @@ def _largest(ours: np.ndarray, theirs: np.ndarray, name: str, counters: list[int
     if not np.array_equal(np.isnan(ours), np.isnan(theirs)):
         return float("inf")
     scale = np.maximum(np.abs(theirs), 1e-300) if relative else 1.0
+    ours, theirs = np.where(ours == theirs, 0.0, ours), np.where(ours == theirs, 0.0, theirs)  # equal infinities
     return float(np.nanmax(np.abs(ours - theirs) / scale, initial=0.0))
