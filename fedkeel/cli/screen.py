@@ -132,11 +132,11 @@ def comparison_table(rows: Sequence[Row], base: str, target: float) -> Table:
     columns: list[str | tuple[str, str]] = [
         "run",
         (f"rounds to {target:.0%}", "right"),
-        (f"speed-up over {base}", "right"),
+        ("speed-up", "right"),
         ("final", "right"),
         ("best", "right"),
-        ("MB to target", "right"),
-        ("seconds", "right"),
+        ("MB", "right"),
+        ("time", "right"),
     ]
     return table(columns, [_cells(row, base) for row in rows])
 
@@ -147,7 +147,15 @@ def _cells(row: Row, base: str) -> list[str]:
     else:
         rounds = str(row.rounds_to_target)
         speed = f"{'≥ ' if row.at_least and row.run != base else ''}{row.speed_up:.1f}×"
-    return [row.run, rounds, speed, f"{row.final:.1%}", f"{row.best:.1%}", f"{row.megabytes:.0f}", f"{row.seconds:.1f}"]
+    return [
+        row.run,
+        rounds,
+        speed,
+        f"{row.final:.1%}",
+        f"{row.best:.1%}",
+        f"{row.megabytes:.0f}",
+        f"{row.seconds:.0f} s",
+    ]
 
 
 def complain(message: str) -> None:

@@ -36,15 +36,17 @@ class Correction:
         """The same correction at some steps only: ``when`` is boolean [K, steps]."""
         return replace(self, when=when)
 
-    def add_to(self, q: Tensor, y: Tensor, k: int) -> Tensor:
-        """The corrected gradient of step k."""
+    def add_to(self, q: Tensor, y: Tensor, k: int) -> None:
+        """Correct the gradient q [K, d] of step k in place."""
         if self.when is not None:
-            return q + self.when[:, k : k + 1] * self._term(y)
-        if self.slope is not None:
-            q = q + self.slope * y
+            q.add_(self.when[:, k : k + 1] * self._term(y))
+            return
+        if isinstance(self.slope, Tensor):
+            q.addcmul_(y, self.slope)
+        elif self.slope is not None:
+            q.add_(y, alpha=self.slope)
         if self.constant is not None:
-            q = q + self.constant
-        return q
+            q.add_(self.constant)
 
     def _term(self, y: Tensor) -> Tensor | float:
         linear = 0.0 if self.slope is None else self.slope * y

@@ -73,40 +73,48 @@ def train(
 ) -> Trained:
     """Train K clients from parameters y [K, d] and buffers b [K, m] over their batches."""
     y = y.clone()
+    workspace = torch.empty_like(y)
     velocity = torch.zeros_like(y) if sgd.has_momentum else None
     loss_sum = torch.zeros(len(y), dtype=y.dtype)
     steps_taken = torch.zeros(len(y), dtype=y.dtype)
     norms: list[Tensor] = []
     for k, batch in enumerate(batches):
         if gradient is None:
-            q, loss, b_after = task.gradient(y, b, batch)
+            q, loss, b_after = task.gradient(y, b, batch, out=workspace)
         else:
             q, loss, b_after = gradient(y, b, batch, k)
+            # What an algorithm hands over may still be its own; from here on q is changed in place.
+            q = workspace.copy_(q)
         if correction is not None:
-            q = correction.add_to(q, y, k)
+            correction.add_to(q, y, k)
         if sgd.clip is not None:
             norm = torch.linalg.vector_norm(q, dim=1)
             # The 1e-6 is torch.nn.utils.clip_grad_norm_'s, which the papers' programs call.
-            q = q * (sgd.clip / (norm + 1e-6)).clamp(max=1.0).unsqueeze(1)
+            factor = (sgd.clip / (norm + 1e-6)).clamp(max=1.0)
+            if bool((factor < 1).any()):
+                q.mul_(factor.unsqueeze(1))
             norms.append(norm)
         if sgd.weight_decay:
-            q = q.add(y, alpha=sgd.weight_decay)
+            q.add_(y, alpha=sgd.weight_decay)
         if correction is not None and correction.decay is not None:
-            q = q + correction.decay * y
+            q.add_(correction.decay * y)
         if velocity is not None:
-            velocity = sgd.momentum * velocity + q
+            velocity.mul_(sgd.momentum).add_(q)
             q = velocity
-        moved = y.sub(q, alpha=sgd.lr)
-        if after_step is not None:
-            moved = after_step(moved, batch, k)
-        if batch.active is None:
-            y, b = moved, b_after
-            loss_sum += loss
-            steps_taken += 1
-        else:
-            y = torch.where(batch.active.unsqueeze(1), moved, y)
-            b = torch.where(batch.active.unsqueeze(1), b_after, b)
-            loss_sum += torch.where(batch.active, loss, 0)
-            steps_taken += batch.active.to(y.dtype)
+        if batch.active is not None:
+            # Clients whose steps are over stand still; their gradient is whatever the padding gave.
+            q = torch.where(batch.active.unsqueeze(1), q, 0)
+            b_after = torch.where(batch.active.unsqueeze(1), b_after, b)
+            loss = torch.where(batch.active, loss, 0)
+        if gradient is None and after_step is None:
+            y.sub_(q, alpha=sgd.lr)
+        else:  # an algorithm's own functions may hold on to the y that they were given
+            moved = y.sub(q, alpha=sgd.lr)
+            if after_step is not None:
+                moved = after_step(moved, batch, k)
+            y = moved if batch.active is None else torch.where(batch.active.unsqueeze(1), moved, y)
+        b = b_after
+        loss_sum += loss
+        steps_taken += 1 if batch.active is None else batch.active
     recorded = torch.stack(norms, dim=1) if norms else y.new_empty(len(y), 0)
     return Trained(y, b, loss_sum / steps_taken.clamp(min=1), recorded)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedkeel.errors import ModelError, invalid
+from fedkeel.learning.dense import recognise
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.losses import Loss, cross_entropy
 from fedkeel.learning.staged import Staged
@@ -107,6 +108,7 @@ class Task:
         self.b0 = self.buffer_layout.flatten(dict(module.named_buffers()), dtype)
         self._train_module = module.train()
         self._eval_module = copy.deepcopy(module).eval()
+        self.dense = recognise(module, self.layout, loss)
         self.stochastic = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
 
     @property
@@ -140,11 +142,15 @@ class Task:
         objective: Objective | None = None,
         extras: dict[str, Tensor] | None = None,
         train: bool = True,
+        out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradient [K, d], loss [K] and advanced buffers [K, m] of K clients on a batch each.
 
-        ``objective`` replaces the plain loss; ``extras`` ([K, ...] each) are handed to it client by client.
+        ``objective`` replaces the plain loss; ``extras`` ([K, ...] each) are handed to it client by client. ``out``
+        [K, d] may be overwritten to hold the gradient.
         """
+        if objective is None and self.dense is not None:
+            return *self.dense.gradient(y, batch.x, batch.y, batch.weight, out), b
         gradients, losses, buffers = [], [], []
         for i in range(len(y)):
             g, value, after = self._gradient_of_one(y[i], b[i], batch, i, objective, extras, train)

@@ -1,0 +1,79 @@
+"""The hand-written gradient of dense networks against autograd."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedkeel.learning import models
+from fedkeel.learning.losses import squared_hinge
+from fedkeel.learning.staged import Staged
+from fedkeel.learning.task import Batch, Task
+
+NETS = {
+    "one layer": lambda: nn.Linear(5, 3),
+    "no bias": lambda: nn.Sequential(nn.Linear(5, 4, bias=False), nn.ReLU(), nn.Linear(4, 3, bias=False)),
+    "tanh, staged": lambda: Staged(
+        {"a": nn.Sequential(nn.Flatten(), nn.Linear(5, 4), nn.Tanh()), "b": nn.Linear(4, 3)}
+    ),
+    "no activation between": lambda: nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("padded", [False, True])
+def test_gradient_equals_autograd(name: str, padded: bool) -> None:
+    torch.manual_seed(0)
+    task = Task(NETS[name](), dtype=torch.float64)
+    assert task.dense is not None
+    K, B = 3, 7
+    y = torch.stack([task.w0 + 0.1 * torch.randn(task.d, dtype=torch.float64) for _ in range(K)])
+    x, targets = torch.randn(K, B, 5, dtype=torch.float64), torch.randint(0, 3, (K, B))
+    weight = torch.rand(K, B, dtype=torch.float64) if padded else None
+    batch, b = Batch(x, targets, weight), task.b0.expand(K, -1)
+    ours, loss, _ = task.gradient(y, b, batch)
+    task.dense = None
+    expected, expected_loss, _ = task.gradient(y, b, batch)
+    assert torch.allclose(ours, expected, atol=1e-14)
+    assert torch.allclose(loss, expected_loss, atol=1e-14)
+
+
+class Doubles(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * self.fc(x)
+
+
+def half_frozen() -> nn.Module:
+    net = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+    net[0].requires_grad_(False)
+    return net
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Doubles(),
+        half_frozen(),
+        nn.Sequential(nn.ReLU(), nn.Linear(5, 3)),
+        nn.Sequential(nn.Linear(5, 3), nn.ReLU()),
+        nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.Linear(4, 3)),
+        nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
+        nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Tanh(), nn.Linear(4, 3)),
+        nn.Sequential(nn.Linear(5, 4), nn.GELU(), nn.Linear(4, 3)),
+    ],
+    ids=lambda module: str(module)[:40],
+)
+def test_other_networks_are_left_to_autograd(module: nn.Module) -> None:
+    assert Task(module).dense is None
+
+
+def test_other_losses_are_left_to_autograd() -> None:
+    assert Task(nn.Linear(5, 1), squared_hinge()).dense is None
+
+
+@pytest.mark.parametrize("name", ["logistic", "2nn", "emnist_nn", "linear_synth"])
+def test_the_dense_models_of_the_zoo_are_recognised(name: str) -> None:
+    assert Task(models.build(name)).dense is not None
