@@ -17,7 +17,17 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fedkeel import data
-    from fedkeel.algorithms.contract import Algorithm, AlgorithmParams
+    from fedkeel.algorithms.contract import (
+        Algorithm,
+        AlgorithmParams,
+        Clients,
+        Law,
+        Local,
+        Paper,
+        Problem,
+        Round,
+        Uploads,
+    )
     from fedkeel.algorithms.registry import make_algorithm
     from fedkeel.algorithms.state import Message, State
     from fedkeel.api import Run, run, train
@@ -31,14 +41,21 @@ if TYPE_CHECKING:
 _HOMES = {
     "Algorithm": "fedkeel.algorithms.contract",
     "AlgorithmParams": "fedkeel.algorithms.contract",
+    "Clients": "fedkeel.algorithms.contract",
     "FedkeelError": "fedkeel.errors",
+    "Law": "fedkeel.algorithms.contract",
+    "Local": "fedkeel.algorithms.contract",
     "Message": "fedkeel.algorithms.state",
+    "Paper": "fedkeel.algorithms.contract",
+    "Problem": "fedkeel.algorithms.contract",
+    "Round": "fedkeel.algorithms.contract",
     "Run": "fedkeel.api",
     "Simulation": "fedkeel.engine.simulation",
     "Staged": "fedkeel.learning.staged",
     "State": "fedkeel.algorithms.state",
     "Task": "fedkeel.learning.task",
     "Training": "fedkeel.engine.settings",
+    "Uploads": "fedkeel.algorithms.contract",
     "check_algorithm": "fedkeel.check",
     "make_algorithm": "fedkeel.algorithms.registry",
     "run": "fedkeel.api",
@@ -48,14 +65,21 @@ _HOMES = {
 __all__ = [
     "Algorithm",
     "AlgorithmParams",
+    "Clients",
     "FedkeelError",
+    "Law",
+    "Local",
     "Message",
+    "Paper",
+    "Problem",
+    "Round",
     "Run",
     "Simulation",
     "Staged",
     "State",
     "Task",
     "Training",
+    "Uploads",
     "check_algorithm",
     "data",
     "make_algorithm",

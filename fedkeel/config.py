@@ -116,6 +116,7 @@ def expand(table: dict[str, Any], settings: list[str], source: _Source | None = 
     for setting in settings:
         _apply(table, setting)
     sweep = table.pop("sweep", {})
+    _check_settings(settings, sweep)
     per_algorithm = table.pop("algorithms", {})
     if not isinstance(sweep, dict) or not isinstance(per_algorithm, dict):
         raise InputError("sweep and algorithms must be tables: write [sweep] and [algorithms.feddc].")
@@ -142,6 +143,16 @@ def expand(table: dict[str, Any], settings: list[str], source: _Source | None = 
             for number, experiment in enumerate(experiments, start=1)
         ]
     return experiments
+
+
+def _check_settings(settings: list[str], sweep: Any) -> None:
+    """A field that is both set and swept would be swept in silence."""
+    swept = {"algorithm.name" if name == "algorithm" else name for name in sweep} if isinstance(sweep, dict) else set()
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        if name in swept:
+            own = "sweep.algorithm" if name == "algorithm.name" else f"sweep.{name}"
+            raise InputError(f"{name} is set although the file sweeps over it; set {own} to a list instead.")
 
 
 def dump(experiment: Experiment) -> str:

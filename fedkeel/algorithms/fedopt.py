@@ -1,11 +1,11 @@
 """FedAdam, FedYogi and FedAdagrad: adaptive server optimisers (Reddi et al., ICLR 2021).
 
-client   y ← w;  K_i times:  y ← y − η ∇F_i(y)
-server   Δ̄ ← Σ_S p_i (y_i − w);   m ← β₁ m + (1 − β₁) Δ̄
-         v ← β₂ v + (1 − β₂) Δ̄²                     FedAdam
-         v ← v − (1 − β₂) Δ̄² sign(v − Δ̄²)           FedYogi
-         v ← v + Δ̄²                                 FedAdagrad
-         w ← w + η_g m/(√v + τ)
+    client   y ← w;  K_i times:  y ← y − η ∇F_i(y)
+    server   Δ̄ ← Σ_S p_i (y_i − w);   m ← β₁ m + (1 − β₁) Δ̄
+             v ← β₂ v + (1 − β₂) Δ̄²                     FedAdam
+             v ← v − (1 − β₂) Δ̄² sign(v − Δ̄²)           FedYogi
+             v ← v + Δ̄²                                 FedAdagrad
+             w ← w + η_g m/(√v + τ)
 
 There is no bias correction; v starts at τ², so the first steps are not huge. The rule stands before any base, as
 server momentum does: Δ̄ is the step that the base would take.

@@ -60,7 +60,7 @@ class FedVeca(Algorithm):
     )
     laws = (
         Law(
-            "FedVeca with τ fixed is FedNova; with one step each",
+            "FedVeca with τ fixed at one step is FedNova",
             {"tau_0": 1, "tau_min": 1, "tau_max": 1},
             "fednova",
             needs=frozenset({"single_step"}),

@@ -30,18 +30,19 @@ class CandidateParams(AlgorithmParams):
 
 def initial(params: CandidateParams, problem: Problem) -> dict[str, Any]:
     """The values that the server keeps for its candidates, before the first round."""
-    selected = {"selected": problem.w0}
+    selected = {"selected": problem.w0} if "selected" in params.evaluate else {}
     return selected | ({"last": Rows(), "first": problem.w0, "all": problem.w0} if "all" in params.evaluate else {})
 
 
 def renewed(server: State, uploads: Uploads, selected: Tensor) -> dict[str, Any]:
     """The same values after a round whose cohort has the mean model ``selected`` [d]."""
+    kept = {"selected": selected} if "selected" in server else {}
     if "last" not in server:
-        return {"selected": selected}
+        return kept
     clients = uploads.clients
     before = server.last.take(clients.ids, default=server.first)
     change = average(uploads.y - before, clients.uniform) * (clients.S / clients.N)
-    return {"selected": selected, "last": server.last.put(clients.ids, uploads.y), "all": server.all + change}
+    return kept | {"last": server.last.put(clients.ids, uploads.y), "all": server.all + change}
 
 
 def candidates(params: CandidateParams, server: State) -> dict[str, Tensor]:

@@ -1,8 +1,10 @@
 """Server momentum around any base: the step that the base would take is what the momentum accumulates.
 
-d̄ ← w − w_base           the base's own step, uphill
-v ← β v + d̄              (dampened: β v + (1 − β) d̄)
-w ← w − η_g v
+    d̄ ← w − w_base           the base's own step, uphill
+    v ← β v + d̄              (dampened: β v + (1 − β) d̄)
+    w ← w − η_g v
+
+So FedProxM, MOONM, FedMLBM and MIFAM cost a few lines each.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from fedkeel.runs import directory as run_directory
 from fedkeel.runs.history import History
 
 TARGET = 0.90
-SHOWN = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc")
+SHOWN = ("fedavg", "scaffold", "fedgvrgm", "fedveca", "gradma", "feddc", "fedpmvr")
 MARK = "fedkeel-demo"
 
 
@@ -39,7 +39,7 @@ def settings(rounds: int, seed: int) -> dict[str, Any]:
             "weight_decay": 1e-3,
             "clip": 10.0,
         },
-        "algorithms": {"fedprox": {"mu": 0.01}, "feddyn": {"alpha": 0.1}, "feddc": {"alpha": 0.1}},
+        "algorithms": {"feddc": {"alpha": 0.1}, "fedgvrgm": {"mu": 0.01}},
         "sweep": {"algorithm": list(SHOWN)},
     }
 

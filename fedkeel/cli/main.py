@@ -31,6 +31,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only."
 
 def run() -> None:
     """Entry point: a user's mistake becomes one sentence and exit code 2, never a traceback."""
+    sys.path.insert(0, "")  # so that module:Class finds a file in the current folder, as `python -m` does
     try:
         app()
     except FedkeelError as error:
@@ -154,7 +155,6 @@ def check(
     """Run the whole contract of an algorithm on it; exit code 1 if a check fails."""
     from fedkeel.cli.listings import show_check
 
-    sys.path.insert(0, "")  # so that module:Class finds a file in the current folder, as `python -m` does
     if not show_check(algorithm, as_json):
         raise typer.Exit(1)
 

@@ -20,6 +20,7 @@ from fedkeel.engine.randomness import Purpose, torch_generator, torch_seed
 from fedkeel.engine.samples import ClientBatches, Samples, full_batches
 from fedkeel.engine.schedule import Schedule
 from fedkeel.engine.stacking import StackedBatches
+from fedkeel.errors import ModelError
 from fedkeel.learning.loop import Sgd
 from fedkeel.learning.task import Batch, Task
 
@@ -111,12 +112,20 @@ def train_one(job: Job, i: int) -> Outcome:
     """The local round of the cohort's i-th client."""
     client, t = job.clients.ids[i], job.round.t
     local = local_of(job, i)
-    if job.task.stochastic:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(job.seed, Purpose.DROPOUT, t, client))
+    try:
+        if job.task.stochastic:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(torch_seed(job.seed, Purpose.DROPOUT, t, client))
+                message, state = job.algorithm.local_round(local)
+        else:
             message, state = job.algorithm.local_round(local)
-    else:
-        message, state = job.algorithm.local_round(local)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ModelError(
+            f"client {client} has a minibatch of one sample, on which BatchNorm cannot train; "
+            "choose another training.batch_size, training.drop_last = true, or a model without BatchNorm."
+        ) from None
     trained = local.results[-1]
     return Outcome(message, state, trained.b, trained.loss, list(trained.norms))
 

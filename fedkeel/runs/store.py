@@ -45,7 +45,9 @@ CREATE TABLE tensors (
     owner TEXT, name TEXT, client INTEGER, dtype TEXT, shape TEXT, data BLOB, PRIMARY KEY (owner, name, client)
 );
 """
-_DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bool": torch.bool}
+_DTYPES = {
+    name: getattr(torch, name) for name in ("float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
+}
 
 
 class Store:
