@@ -14,10 +14,10 @@ from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.algorithms.validate import checked
 from fedkeel.data import Federation
-from fedkeel.engine.executors import EXECUTORS
+from fedkeel.engine.choice import make_executor
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import RunState, Simulation
-from fedkeel.errors import InputError, invalid, unknown
+from fedkeel.errors import InputError, invalid
 from fedkeel.learning.losses import Loss
 from fedkeel.runs import directory as run_directory
 from fedkeel.runs.history import History
@@ -64,6 +64,7 @@ def train(
     loss: Loss | None = None,
     evaluate_every: int = 1,
     executor: str = "serial",
+    workers: int | None = None,
     watch: Watcher | None = None,
     **training: Any,
 ) -> Run:
@@ -74,16 +75,17 @@ def train(
     steps, batch_size, lr, lr_decay, momentum, weight_decay, clip, ….
     """
     _require_federation(data)
-    if executor not in EXECUTORS:
-        raise unknown("executor", executor, list(EXECUTORS))
     if isinstance(algorithm, str):
         algorithm = make_algorithm(algorithm, **(params or {}))
     elif params:
         raise InputError("params go with the name of an algorithm; an Algorithm object has its own already.")
     settings = checked("training", Training, training)
     task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], loss)
-    simulation = Simulation(algorithm, task, data, settings, seed, EXECUTORS[executor]())
-    state, history = execute(simulation, Evaluation(every=evaluate_every), watch=watch)
+    simulation = Simulation(algorithm, task, data, settings, seed, make_executor(executor, workers))
+    try:
+        state, history = execute(simulation, Evaluation(every=evaluate_every), watch=watch)
+    finally:
+        simulation.executor.close()
     return Run(algorithm.name, simulation, state, history)
 
 
@@ -117,6 +119,7 @@ def run(
         state, history = execute(simulation, experiment.evaluation, store, watch, state, history)
     finally:
         store.close()
+        simulation.executor.close()
     run_directory.export_model(simulation, state, directory / run_directory.MODEL)
     return Run(experiment.label, simulation, state, history, directory)
 

@@ -11,7 +11,7 @@ from torch import nn
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.config import Experiment
 from fedkeel.data import Dataset, Federation, from_npz_folder, load
-from fedkeel.engine.executors import EXECUTORS
+from fedkeel.engine.choice import make_executor
 from fedkeel.engine.randomness import Purpose, torch_seed
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import InputError
@@ -64,5 +64,5 @@ def make_simulation(
     model_seed = experiment.seed if experiment.model.seed is None else experiment.model.seed
     task = make_task(experiment.model.name, federation.dataset, model_seed, DTYPES[experiment.training.dtype])
     algorithm = make_algorithm(experiment.algorithm.name, **experiment.algorithm_params())
-    executor = EXECUTORS[experiment.run.executor]()
+    executor = make_executor(experiment.run.executor, experiment.run.workers)
     return Simulation(algorithm, task, federation, experiment.training, experiment.seed, executor)

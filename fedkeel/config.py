@@ -15,7 +15,7 @@ from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.algorithms.validate import checked, sentence
 from fedkeel.data.partitions import RULES
 from fedkeel.data.sources import SOURCES
-from fedkeel.engine.executors import EXECUTORS
+from fedkeel.engine.choice import NAMES
 from fedkeel.engine.settings import Training
 from fedkeel.errors import DataError, InputError, unknown
 from fedkeel.learning import models
@@ -64,7 +64,8 @@ class AlgorithmConfig(BaseModel):
 class RunConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    executor: str = Field("serial", description="how clients are computed")
+    executor: str = Field("serial", description="how clients are computed: serial, or pool (worker processes)")
+    workers: int | None = Field(None, ge=1, description="worker processes of the pool; absent: one per core")
     threads: int = Field(1, ge=1, description="threads of torch in this process")
 
 
@@ -214,8 +215,8 @@ def _validated(table: dict[str, Any], source: _Source | None) -> Experiment:
 
 def _check_names(experiment: Experiment) -> None:
     """Everything that can be refused without touching data."""
-    if experiment.run.executor not in EXECUTORS:
-        raise unknown("executor", experiment.run.executor, list(EXECUTORS))
+    if experiment.run.executor not in NAMES:
+        raise unknown("executor", experiment.run.executor, list(NAMES))
     models.spec(experiment.model.name)
     if not _is_folder(experiment.data.name) and experiment.data.name not in SOURCES:
         raise unknown("data set", experiment.data.name, list(SOURCES))

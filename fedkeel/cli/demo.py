@@ -29,6 +29,7 @@ def settings(rounds: int, seed: int) -> dict[str, Any]:
         "data": {"name": "mnist5k"},
         "partition": {"rule": "dirichlet", "clients": 50, "alpha": 0.3},
         "model": {"name": "2nn"},
+        "run": {"executor": "pool"},
         "training": {
             "rounds": rounds,
             "participation": 0.2,

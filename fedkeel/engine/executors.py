@@ -98,6 +98,9 @@ class Executor(Protocol):
     def run(self, job: Job) -> Outcome:
         """Train every client of the job."""
 
+    def close(self) -> None:
+        """Let go of whatever is held between rounds."""
+
 
 class Serial:
     """One client after the other, in this process."""
@@ -106,6 +109,9 @@ class Serial:
 
     def run(self, job: Job) -> Outcome:
         return gather([train_one(job, i) for i in range(len(job.clients.ids))])
+
+    def close(self) -> None:
+        pass
 
 
 def train_one(job: Job, i: int) -> Outcome:
@@ -177,6 +183,3 @@ def gather(outcomes: list[Outcome]) -> Outcome:
 
 def _concatenated(parts: list[State]) -> State:
     return State(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
-
-
-EXECUTORS: dict[str, type[Executor]] = {"serial": Serial}

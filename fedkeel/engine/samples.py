@@ -41,6 +41,12 @@ class Samples:
             self._prepared[client] = pair
         return pair
 
+    def prepare_all(self) -> None:
+        """Prepare every client now, if they are to be kept at all."""
+        if self._keep:
+            for client in range(self.federation.N):
+                self.of_client(client)
+
     @cached_property
     def test(self) -> tuple[Tensor, Tensor]:
         """All test inputs and targets."""

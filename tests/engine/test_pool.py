@@ -1,0 +1,144 @@
+"""Worker processes: the same bits as one after the other, whatever happens to the workers."""
+
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedkeel.algorithms.contract import Local
+from fedkeel.algorithms.fedavg import FedAvg
+from fedkeel.algorithms.registry import ALGORITHMS, make_algorithm
+from fedkeel.algorithms.state import Message, State
+from fedkeel.check import rounds, tiny_simulation
+from fedkeel.engine.arena import Arena, ArenaFullError
+from fedkeel.engine.pool import Pool, WorkerDiedError
+from fedkeel.errors import InputError
+
+
+def same(one: State, two: State) -> bool:
+    return all(
+        torch.equal(one[n], two[n]) for n in one if isinstance(one[n], torch.Tensor) and not one[n].isnan().any()
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, algorithm in ALGORITHMS.items() if "one_client" not in algorithm.needs]
+)
+def test_pool_gives_the_bits_of_serial(name: str) -> None:
+    pool = Pool(workers=3)
+    try:
+        serial = rounds(tiny_simulation(make_algorithm(name), participation=0.8), 3)
+        simulation = tiny_simulation(make_algorithm(name), participation=0.8)
+        simulation.executor = pool
+        pooled = rounds(simulation, 3)
+    finally:
+        pool.close()
+    assert same(serial.server, pooled.server)
+    for table in serial.clients:
+        assert set(serial.clients[table]) == set(pooled.clients[table])
+        assert all(torch.equal(serial.clients[table][i], pooled.clients[table][i]) for i in serial.clients[table])
+
+
+def test_norms_and_losses_come_back() -> None:
+    pool = Pool(workers=2)
+    simulation = tiny_simulation(make_algorithm("scaffold"), clip=0.5)
+    job = simulation.job(simulation.start())
+    alone, together = simulation.executor.run(job), pool.run(job)
+    pool.close()
+    assert torch.equal(alone.loss, together.loss)
+    assert all(torch.equal(a, b) for a, b in zip(alone.norms, together.norms, strict=True))
+
+
+class DiesOnce(FedAvg):
+    """Kills its worker on client 2 as long as the marker file is there."""
+
+    name = "dies_once"
+    marker = ""
+    always = False
+
+    def finish(self, local: Local, y: torch.Tensor) -> tuple[Message, State]:
+        if local.clients.ids == (2,) and os.path.exists(type(self).marker):
+            if not type(self).always:
+                os.remove(type(self).marker)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().finish(local, y)
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_dead_worker_is_replaced_and_its_client_run_again(tmp_path: object, always: bool) -> None:
+    marker = f"{tmp_path}/marker"
+    expected = rounds(tiny_simulation(FedAvg()), 2).server.w
+    with open(marker, "w") as file:
+        file.write("x")
+    DiesOnce.marker, DiesOnce.always = marker, always
+    simulation = tiny_simulation(DiesOnce())
+    simulation.executor = pool = Pool(workers=2)
+    if always:
+        with pytest.raises(WorkerDiedError, match="client 2 died 3 times in round 1"):
+            rounds(simulation, 2)
+    else:
+        assert torch.equal(rounds(simulation, 2).server.w, expected)
+    pool.close()
+
+
+class Complains(FedAvg):
+    name = "complains"
+
+    def finish(self, local: Local, y: torch.Tensor) -> tuple[Message, State]:
+        if local.clients.ids == (1,):
+            raise InputError("client 1 does not like this.")
+        return super().finish(local, y)
+
+
+def test_an_error_in_a_worker_arrives_as_itself() -> None:
+    simulation = tiny_simulation(Complains())
+    simulation.executor = pool = Pool(workers=2)
+    with pytest.raises(InputError, match="client 1 does not like this"):
+        rounds(simulation, 1)
+    pool.close()
+
+
+class Grows(FedAvg):
+    """Uploads far more in later rounds than in the first."""
+
+    name = "grows"
+
+    def finish(self, local: Local, y: torch.Tensor) -> tuple[Message, State]:
+        return Message(y=y, more=y.repeat(1, 1 + 200 * local.round.t)), local.client
+
+
+def test_the_shared_memory_grows_when_needed() -> None:
+    simulation = tiny_simulation(Grows())
+    simulation.executor = pool = Pool(workers=2)
+    assert torch.equal(rounds(simulation, 3).server.w, rounds(tiny_simulation(FedAvg()), 3).server.w)
+    pool.close()
+
+
+def test_one_pool_serves_several_simulations() -> None:
+    pool = Pool(workers=2)
+    for name in ("fedavg", "scaffold"):
+        simulation = tiny_simulation(make_algorithm(name))
+        simulation.executor = pool
+        assert torch.equal(rounds(simulation, 2).server.w, rounds(tiny_simulation(make_algorithm(name)), 2).server.w)
+    pool.close()
+
+
+def test_an_arena_keeps_tensors_of_any_kind() -> None:
+    arena = Arena(4096)
+    tensors = {"a": torch.arange(5), "b": torch.randn(2, 3), "c": torch.tensor([True, False]), "d": torch.empty(0, 4)}
+    read = arena.read(arena.write(tensors), copy=True)
+    assert all(torch.equal(read[name], tensors[name]) and read[name].dtype == tensors[name].dtype for name in tensors)
+    with pytest.raises(ArenaFullError) as full:
+        arena.write({"big": torch.zeros(5000, dtype=torch.uint8)})
+    assert full.value.needed == 5056  # the next multiple of 64
+
+
+def test_momentum_by_coordinate_travels() -> None:
+    simulation = tiny_simulation(make_algorithm("fedavg"))
+    job = simulation.job(simulation.start())
+    job = replace(job, sgd=replace(job.sgd, momentum=torch.linspace(0, 0.9, simulation.task.d, dtype=torch.float64)))
+    pool = Pool(workers=2)
+    assert torch.equal(pool.run(job).message.y, simulation.executor.run(job).message.y)
+    pool.close()
