@@ -3,7 +3,9 @@
 Ablation of FedGVRGM without control variates: the momentum alone.
 
     client   y ← w;  K_i times:  y ← y − η (∇F_i(y) + μ (y − w))
-    server   v ← β v + η_g (S/N) Σ_S p_i (y_i − w);   w ← w + v
+    server   v ← β v + η_g Σ_S p_i (y_i − w);   w ← w + v
+
+As printed the step is also multiplied by S/N (``scale = "participation"``).
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class FedGM(Algorithm):
     laws = (
         Law("FedGM(β = 0) is FedProx", {"beta": 0.0, "mu": 0.1, "scale": "unit"}, "fedprox", {"mu": 0.1}),
         Law(
-            "FedGM(β = 0) scales by S/N, which is 1 when all take part",
-            {"beta": 0.0, "mu": 0.1},
+            "FedGM(β = 0) scaled by S/N is FedProx when all take part",
+            {"beta": 0.0, "mu": 0.1, "scale": "participation"},
             "fedprox",
             {"mu": 0.1},
             needs=frozenset({"full"}),
@@ -44,7 +46,7 @@ class FedGM(Algorithm):
     )
 
     class Params(MomentumParams, ProximalParams):
-        modes = {"literal": {"weights": "uniform", "restart": True, "gm": "printed"}}
+        modes = {"literal": {"weights": "uniform", "restart": True, "gm": "printed", "scale": "participation"}}
 
     def server_init(self, problem: Problem) -> State:
         return State(w=problem.w0, v=problem.zeros())

@@ -36,8 +36,8 @@ class MomentumParams(AlgorithmParams):
 
     beta: float = Field(0.9, ge=0, lt=1, description="β, momentum of the server; 0.9 in the paper")
     scale: Literal["participation", "unit"] = Field(
-        "participation",
-        description="participation: the model's step times S/N, so that β = 0.9 at 10 % has gain 1; unit: not",
+        "unit",
+        description="unit: the model's step as it is; participation: times S/N, as printed (slower than FedAvg)",
     )
     gm: Literal["velocity", "printed"] = Field(
         "velocity", description="momentum collects steps; printed: it collects the model itself, which cannot train"
