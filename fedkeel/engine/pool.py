@@ -174,7 +174,9 @@ def _work(pipe: Connection, inherited: list[Connection], job: Job, orders: Arena
         try:
             order, i = pipe.recv()
         except (EOFError, OSError):
-            return
+            # At once, without the usual clean-up: a lock that another thread held at the fork (a progress display
+            # that was just writing) is held in here for ever.
+            os._exit(0)
         try:
             answer: Any = results.write(_flat(train_one(_as_job(job, order, orders), i)))
         except Exception as error:
