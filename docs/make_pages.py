@@ -577,7 +577,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
         "training={rounds=20, batch_size=20, lr=0.01}",
         "algorithms.fedveca.alpha=0.95",
     ),
-    "fedpmvr": ("algorithms.fedpmvr.alpha=0.1", "algorithms.fedpmvr.variant=shrink"),
+    "fedpmvr": ("algorithms.fedpmvr.alpha=0.1", "algorithms.fedpmvr.variant=step"),
     "gradma": ("algorithms.gradma.beta1=0.5", "algorithms.gradma.beta2=0.5"),
     "gradma_s": ("algorithms.gradma_s.beta1=0.5", "algorithms.gradma_s.beta2=0.5"),
 }

@@ -20,7 +20,7 @@ BIAS: dict[str, Any] = {"alpha": 0.3, "mask": "layer:bias"}
 
 def models(rounds: int, steps: int = 1, **params: Any) -> list[list[float]]:
     """(a, b) after each round."""
-    found = states(simulation(FedPMVR(**(BIAS | params)), ONE, [0.0, 0.0], steps=steps), rounds)
+    found = states(simulation(FedPMVR(**({"variant": "shrink"} | BIAS | params)), ONE, [0.0, 0.0], steps=steps), rounds)
     return [state.server.w.tolist() for state in found[1:]]
 
 
