@@ -8,6 +8,8 @@ No program of it is public; v is in units of parameters, as in the other methods
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from fedkeel.algorithms.contract import Claim, Law, Paper
 from fedkeel.algorithms.mifa import Mifa
 from fedkeel.algorithms.server_momentum import MomentumParams, ServerMomentum
@@ -39,4 +41,5 @@ class MifaM(ServerMomentum, Mifa):
     )
 
     class Params(MomentumParams, Mifa.Params):
-        pass
+        # The updates of absent clients are several rounds old; times the gain 1/(1 − 0.9) they made it unstable.
+        beta: float = Field(0.5, ge=0, lt=1, description="β, momentum of the server; 0.5 in GradMA's program")

@@ -43,16 +43,17 @@ class MimeLite(Algorithm):
         "arXiv:2008.03606",
         2020,
     )
-    laws = (Law("MimeLite(β = 0) is FedAvg", {"beta": 0.0}, "fedavg"),)
+    laws = (Law("MimeLite(β = 0) is FedAvg", {"beta": 0.0, "eta_g": 1.0}, "fedavg"),)
     claims = (
         Claim("GradMA, Table 1", "CIFAR-10, Dirichlet 1, 10 of 100 clients: best accuracy", 77.98, "%"),
         Claim("GradMA, Table 1", "MNIST, Dirichlet 0.1, 10 of 100 clients: best accuracy", 97.10, "%"),
     )
 
     class Params(AlgorithmParams):
-        modes = {"code": {"form": "fedjax"}}
+        modes = {"code": {"form": "fedjax", "eta_g": 1.0}}
         beta: float = Field(0.9, ge=0, lt=1, description="β, momentum")
-        eta_g: float = Field(1.0, gt=0, description="η_g, server learning rate")
+        # K steps along one frozen m are a step of size ηKβ: with η_g = 1 that was unstable at η = 0.1 and K = 24.
+        eta_g: float = Field(0.3, gt=0, description="η_g, server learning rate; 1 in the paper, for small η")
         weights: Literal["n", "uniform"] = Field("n", description="weights p_i: samples, or equal")
         form: Literal["paper", "fedjax"] = Field(
             "paper", description="weight of new gradients: 1 − β, or 1 as in FedJAX (steps up to 1/(1 − β) longer)"

@@ -15,7 +15,7 @@ def test_two_rounds_of_the_paper() -> None:
     Round 2: steps −0.1 (0.5 (y − 1) − 0.25): y = 0.0975 + 0.045125 + 0.025 = 0.167625, then + 0.04161875 + 0.025
     = 0.23424375; m = 0.5·(0.0975 − 1) − 0.25 = −0.70125.
     """
-    run = simulation(make_algorithm("mimelite", beta=0.5), [(1, 1)], lr=0.1, steps=2)
+    run = simulation(make_algorithm("mimelite", beta=0.5, eta_g=1.0), [(1, 1)], lr=0.1, steps=2)
     states, _ = rounds(run, 2)
     assert [float(s.server.w[0]) for s in states] == pytest.approx([0, 0.0975, 0.23424375], abs=1e-15)
     assert [float(s.server.m[0]) for s in states] == pytest.approx([0, -0.5, -0.70125], abs=1e-15)
@@ -31,7 +31,7 @@ def test_fedjax_form_gives_new_gradients_full_weight() -> None:
 
 def test_momentum_is_the_weighted_mean_gradient() -> None:
     """Sizes (1, 3), b = (1, −1), β = 0.5: m = 0.5 (1/4·(−1) + 3/4·1) = 0.25 whatever the local steps did."""
-    run = simulation(make_algorithm("mimelite", beta=0.5), [(1, 1), (1, -1)], sizes=[1, 3], lr=0.1, steps=4)
+    run = simulation(make_algorithm("mimelite", beta=0.5, eta_g=1.0), [(1, 1), (1, -1)], sizes=[1, 3], lr=0.1, steps=4)
     assert float(rounds(run, 1)[0][1].server.m[0]) == pytest.approx(0.25)
 
 

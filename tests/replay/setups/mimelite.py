@@ -23,7 +23,7 @@ def _fedjax(trace: Trace) -> Setup:
 
 
 def _spec(trace: Trace) -> Setup:
-    algorithm = make_algorithm("mimelite", **keep(trace.hyper, "beta", "eta_g", "weights", "form"))
+    algorithm = make_algorithm("mimelite", **({"eta_g": 1.0} | keep(trace.hyper, "beta", "eta_g", "weights", "form")))
     return Setup(algorithm, work(trace.hyper), READERS)
 
 
