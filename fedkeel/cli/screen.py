@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -156,8 +155,3 @@ def _cells(row: Row, base: str) -> list[str]:
         f"{row.megabytes:.0f}",
         f"{row.seconds:.0f} s",
     ]
-
-
-def complain(message: str) -> None:
-    """One sentence on standard error."""
-    print(f"fedkeel: {message}", file=sys.stderr)

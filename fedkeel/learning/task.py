@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +84,6 @@ class Score:
     accuracy: float
     loss: float
     samples: int
-    extra: dict[str, float] = field(default_factory=dict)
 
 
 class Task:
