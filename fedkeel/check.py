@@ -214,7 +214,7 @@ def _is_batched(cls: type[Algorithm]) -> None:
 
     class Together(Serial):
         def run(self, job: Job) -> Outcome:
-            together = train_together(job, slice(None))
+            together = train_together(job)
             alone = super().run(job)
             _compare("message", alone.message, together.message)
             _compare("client state", alone.states, together.states)

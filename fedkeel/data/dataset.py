@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -138,16 +139,7 @@ class Federation:
     def __post_init__(self) -> None:
         if not self.clients:
             raise invalid("federation.clients", "at least one list of indices", 0)
-        used = np.zeros(len(self.dataset.train), dtype=bool)
-        for i, part in enumerate(self.clients):
-            _check_indices(part, len(used), f"federation.clients[{i}]")
-            if part.size == 0:
-                raise InputError(
-                    f"client {i} has no samples, but every client needs at least one: drop it or merge it."
-                )
-            if used[part].any() or np.unique(part).size != part.size:
-                raise InputError(f"client {i} holds a sample twice or one of another client: make the lists disjoint.")
-            used[part] = True
+        used = self._used()
         if self.client_tests is not None:
             if len(self.client_tests) != len(self.clients):
                 raise invalid("federation.client_tests", f"{len(self.clients)} lists", len(self.client_tests))
@@ -157,6 +149,30 @@ class Federation:
             _check_indices(self.validation, len(used), "federation.validation")
             if self.validation.size == 0 or used[self.validation].any():
                 raise InputError("federation.validation must name samples that no client holds, at least one.")
+
+    def _used(self) -> npt.NDArray[np.bool_]:
+        """Which training samples some client holds [n_train]; refuses lists that are not what they should be.
+
+        All lists at once, since there may be a million of them; a fault is then looked for client by client.
+        """
+        limit = len(self.dataset.train)
+        sound = all(part.ndim == 1 and part.dtype == np.int64 and part.size for part in self.clients)
+        together = np.concatenate(self.clients) if sound else np.empty(0, dtype=np.int64)
+        if sound and together.min() >= 0 and together.max() < limit:
+            holders = np.bincount(together, minlength=limit)
+            if holders.max() <= 1:
+                return holders.astype(bool)
+        used = np.zeros(limit, dtype=bool)
+        for i, part in enumerate(self.clients):
+            _check_indices(part, limit, f"federation.clients[{i}]")
+            if part.size == 0:
+                raise InputError(
+                    f"client {i} has no samples, but every client needs at least one: drop it or merge it."
+                )
+            if used[part].any() or np.unique(part).size != part.size:
+                raise InputError(f"client {i} holds a sample twice or one of another client: make the lists disjoint.")
+            used[part] = True
+        return used
 
     def hold_out(self, share: float, seed: int = 0) -> Federation:
         """The same federation with about ``share`` of every client's samples moved to the server for validation.
@@ -185,12 +201,12 @@ class Federation:
         """Number of clients."""
         return len(self.clients)
 
-    @property
+    @cached_property
     def sizes(self) -> Indices:
         """Samples per client, int64 [N]."""
-        return np.array([part.size for part in self.clients], dtype=np.int64)
+        return np.fromiter((part.size for part in self.clients), dtype=np.int64, count=len(self.clients))
 
-    @property
+    @cached_property
     def n(self) -> int:
         """Samples of all clients together."""
         return int(self.sizes.sum())

@@ -56,10 +56,9 @@ class Arena:
                 self._view(places[name]).copy_(tensor)
         return places
 
-    def read(self, places: Mapping[str, Place], copy: bool) -> dict[str, Tensor]:
-        """The tensors at these places: views that the next ``write`` overwrites, or copies."""
-        views = {name: self._view(place) for name, place in places.items()}
-        return {name: view.clone() for name, view in views.items()} if copy else views
+    def read(self, places: Mapping[str, Place]) -> dict[str, Tensor]:
+        """The tensors at these places, as views that the next ``write`` overwrites."""
+        return {name: self._view(place) for name, place in places.items()}
 
     def _view(self, place: Place) -> Tensor:
         count = int(torch.Size(place.shape).numel())

@@ -1,18 +1,109 @@
-"""The executors by name."""
+"""The executors by name, and ``auto``, which tries them on the first round and takes the fastest."""
 
 from __future__ import annotations
 
-from fedkeel.engine.executors import Executor, Serial
-from fedkeel.engine.pool import Pool
-from fedkeel.errors import unknown
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-NAMES = ("serial", "pool")
+from torch import Tensor
+
+from fedkeel.engine.executors import Executor, Job, Outcome, Serial, train_one, train_together
+from fedkeel.engine.grouping import can_stack, groups
+from fedkeel.engine.pool import Pool
+from fedkeel.engine.samples import Samples
+from fedkeel.errors import unknown
+from fedkeel.learning.task import Score, Task
+
+NAMES = ("auto", "serial", "pool", "stacked")
+WORTH = 1.15
+"""Stacking has to be this much faster than one client after the other, which has the bits of ``serial``."""
+SHORT = 0.01
+"""Seconds: rounds shorter than this stay in one process, since handing work over would take as long."""
+TRIAL_STEPS = 8
 
 
 def make_executor(name: str, workers: int | None = None) -> Executor:
     """An executor; ``workers`` is the number of processes of those that have several (default: one per core)."""
+    if name == "auto":
+        return Auto(workers)
     if name == "serial":
         return Serial()
-    if name == "pool":
-        return Pool(workers)
+    if name in ("pool", "stacked"):
+        return Pool(workers, stack=name == "stacked")
     raise unknown("executor", name, list(NAMES))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What ``auto`` picked, and why."""
+
+    executor: str
+    reason: str
+
+
+class Auto:
+    """The executor that a short trial with the first round's clients finds best; the rest of the run uses it."""
+
+    name = "auto"
+
+    def __init__(self, workers: int | None = None) -> None:
+        self._workers = workers
+        self._executor: Executor | None = None
+        self.choice: Choice | None = None
+
+    def decide(self, choice: Choice) -> None:
+        """Use this executor without a trial, as a resumed run must."""
+        self.choice = choice
+        self._executor = make_executor(choice.executor, self._workers)
+
+    def run(self, job: Job) -> Outcome:
+        if self._executor is None:
+            self.decide(tried(job, self._workers or len(os.sched_getaffinity(0))))
+        assert self._executor is not None
+        return self._executor.run(job)
+
+    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor) -> Score:
+        return (self._executor or Serial()).evaluate(task, samples, w, b)
+
+    def describe(self) -> str:
+        if self.choice is None or self._executor is None:
+            return "auto"
+        return f"auto: {self._executor.describe()} ({self.choice.reason})"
+
+    def close(self) -> None:
+        if self._executor is not None:
+            self._executor.close()
+
+
+def tried(job: Job, workers: int) -> Choice:
+    """A few steps of a client alone and of a group together; nothing of it is kept."""
+    steps = job.steps.clamp(max=TRIAL_STEPS)
+    trial = replace(job, steps=steps)
+    alone = _seconds(lambda: train_one(trial, 0)) / max(1, int(steps[0]))
+    group = groups(job, workers)[0]
+    text = f"{_text(alone)} a client and step"
+    if len(group) > 1 and can_stack(job.task):
+        part = trial.part(group)
+        together = _seconds(lambda: train_together(part)) / max(1, int(part.steps.sum()))
+        text = f"{_text(together)} a client and step in groups of {len(group)}, {_text(alone)} one by one"
+        if together * WORTH < alone:
+            return Choice("stacked", text)
+    if workers == 1 or len(job.clients.ids) == 1 or alone * int(job.steps.sum()) < SHORT:
+        return Choice("serial", text)
+    return Choice("pool", text)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """The shorter of two tries; the first also warms up."""
+    times = []
+    for _ in range(2):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def _text(seconds: float) -> str:
+    return f"{seconds * 1e3:.2g} ms" if seconds < 1 else f"{seconds:.1f} s"

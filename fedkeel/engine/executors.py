@@ -1,13 +1,14 @@
 """How the clients of a round are computed.
 
 An executor takes a ``Job`` (one round, its cohort) and gives the ``Outcome`` with everything stacked in client order.
-``serial`` is the slow, obviously correct reference that every other executor is tested against.
+``serial`` is the slow, obviously correct reference that every other executor is tested against. An executor also
+evaluates models, since whoever has idle processes can share that out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -19,10 +20,10 @@ from fedkeel.algorithms.state import Message, PerClient, State
 from fedkeel.engine.randomness import Purpose, torch_generator, torch_seed
 from fedkeel.engine.samples import ClientBatches, Samples, full_batches
 from fedkeel.engine.schedule import Schedule
-from fedkeel.engine.stacking import StackedBatches
+from fedkeel.engine.stacking import stacked
 from fedkeel.errors import ModelError
 from fedkeel.learning.loop import Sgd
-from fedkeel.learning.task import Batch, Task
+from fedkeel.learning.task import Batch, Score, Task
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,27 @@ class Job:
     steps_per_epoch: Tensor
     sgd: Sgd
 
+    def part(self, rows: Sequence[int]) -> Job:
+        """The same round for some clients of the cohort only."""
+        chosen = list(rows)
+        ids = tuple(self.clients.ids[i] for i in chosen)
+        return replace(
+            self,
+            clients=replace(self.clients, ids=ids, sizes=self.clients.sizes[chosen]),
+            message=State(
+                **{k: PerClient(v.rows[chosen]) if isinstance(v, PerClient) else v for k, v in self.message.items()}
+            ),
+            states=State(**{name: value[chosen] for name, value in self.states.items()}),
+            buffers=self.buffers[chosen],
+            steps=self.steps[chosen],
+            steps_per_epoch=self.steps_per_epoch[chosen],
+        )
+
     def local(
         self,
         rows: slice,
         batches: Sequence[Batch],
-        whole: Sequence[Batch],
+        whole: Callable[[], Sequence[Batch]],
         pseudo: Callable[[], Sequence[Batch]],
     ) -> Local:
         """The round as some clients of the cohort see it, with their minibatches and all their data in one pass.
@@ -71,7 +88,7 @@ class Job:
             sgd=self.sgd,
             b=self.buffers[rows],
             make_batches=lambda: batches,
-            full_batches=lambda: whole,
+            full_batches=whole,
             make_pseudo_batches=pseudo,
         )
 
@@ -98,6 +115,12 @@ class Executor(Protocol):
     def run(self, job: Job) -> Outcome:
         """Train every client of the job."""
 
+    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor) -> Score:
+        """A model (w [d], b [m]) on the test set."""
+
+    def describe(self) -> str:
+        """What it does on this machine, for people and for the record."""
+
     def close(self) -> None:
         """Let go of whatever is held between rounds."""
 
@@ -109,6 +132,12 @@ class Serial:
 
     def run(self, job: Job) -> Outcome:
         return gather([train_one(job, i) for i in range(len(job.clients.ids))])
+
+    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor) -> Score:
+        return task.evaluate(w, b, *samples.test)
+
+    def describe(self) -> str:
+        return "serial"
 
     def close(self) -> None:
         pass
@@ -136,20 +165,25 @@ def train_one(job: Job, i: int) -> Outcome:
     return Outcome(message, state, trained.b, trained.loss, list(trained.norms))
 
 
-def train_together(job: Job, rows: slice) -> Outcome:
-    """The local rounds of neighbouring clients of the cohort as one computation [K, ...]."""
-    each = [local_of(job, i) for i in range(*rows.indices(len(job.clients.ids)))]
+def train_together(job: Job) -> Outcome:
+    """The local rounds of all clients of a job as one computation [K, ...]."""
+    each = [local_of(job, i) for i in range(len(job.clients.ids))]
     dtype = job.task.dtype
     local = job.local(
-        rows,
-        StackedBatches([one.batches for one in each], dtype),
-        StackedBatches([one.full_batches() for one in each], dtype),
-        lambda: StackedBatches([one.pseudo_batches for one in each], dtype),
+        slice(None),
+        stacked([one.batches for one in each], dtype),
+        lambda: stacked([one.full_batches() for one in each], dtype),
+        lambda: stacked([one.pseudo_batches for one in each], dtype),
     )
     message, state = job.algorithm.local_round(local)
     trained = local.results[-1]
     norms = [own[: int(steps)] for own, steps in zip(trained.norms, local.steps, strict=True)]
     return Outcome(message, state, trained.b, trained.loss, norms)
+
+
+def train_group(job: Job, rows: Sequence[int]) -> Outcome:
+    """The local rounds of some clients of the cohort: of one alone as ``serial`` does it, of several together."""
+    return train_one(job, rows[0]) if len(rows) == 1 else train_together(job.part(rows))
 
 
 def local_of(job: Job, i: int) -> Local:
@@ -165,19 +199,27 @@ def local_of(job: Job, i: int) -> Local:
     return job.local(
         slice(i, i + 1),
         batches(job.schedule.batches(t, client, n, int(job.steps[i])), Purpose.AUGMENTATION),
-        full_batches(job.samples, client),
+        lambda: full_batches(job.samples, client),
         lambda: batches(job.schedule.pseudo_batches(t, client, n), Purpose.PSEUDO_DATA),
     )
 
 
-def gather(outcomes: list[Outcome]) -> Outcome:
-    """Several outcomes as one, in their order."""
+def gather(outcomes: list[Outcome], rows: Sequence[int] | None = None) -> Outcome:
+    """Several outcomes as one, in their order; or, if ``rows`` says which client each row is, in client order."""
+    message = _concatenated([outcome.message for outcome in outcomes])
+    states = _concatenated([outcome.states for outcome in outcomes])
+    buffers = torch.cat([outcome.buffers for outcome in outcomes])
+    loss = torch.cat([outcome.loss for outcome in outcomes])
+    norms = [norms for outcome in outcomes for norms in outcome.norms]
+    if rows is None or list(rows) == list(range(len(rows))):
+        return Outcome(message, states, buffers, loss, norms)
+    order = sorted(range(len(rows)), key=lambda place: rows[place])
     return Outcome(
-        _concatenated([outcome.message for outcome in outcomes]),
-        _concatenated([outcome.states for outcome in outcomes]),
-        torch.cat([outcome.buffers for outcome in outcomes]),
-        torch.cat([outcome.loss for outcome in outcomes]),
-        [norms for outcome in outcomes for norms in outcome.norms],
+        State(**{name: value[order] for name, value in message.items()}),
+        State(**{name: value[order] for name, value in states.items()}),
+        buffers[order],
+        loss[order],
+        [norms[place] for place in order],
     )
 
 

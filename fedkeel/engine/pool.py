@@ -1,9 +1,10 @@
-"""``pool``: the clients of a round in worker processes, one thread each.
+"""``pool`` and ``stacked``: the clients of a round in worker processes, one thread each.
 
 Workers are forked from this process when the first round comes, so that data, model and algorithm are simply there, own
 modules and losses included, and nothing has to be pickled. Broadcast, client states and results lie in shared memory;
-through the pipes go only names, places and small numbers. A worker takes one client after the other, so that the bits
-are those of ``serial`` for any number of workers. One that dies is replaced, and its client is computed again.
+through the pipes go only names, places and small numbers. Whoever is free takes the next unit of work. For ``pool``
+that is one client, so that the bits are those of ``serial`` for any number of workers; for ``stacked`` a group of
+similar clients as one computation. A worker that dies is replaced, and its unit is computed again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import multiprocessing
 import os
 import signal
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -22,26 +24,28 @@ from torch import Tensor
 
 from fedkeel.algorithms.state import PerClient, State
 from fedkeel.engine.arena import Arena, ArenaFullError, Place
-from fedkeel.engine.executors import Job, Outcome, Serial, gather, train_one
+from fedkeel.engine.executors import Job, Outcome, gather, train_group
+from fedkeel.engine.grouping import groups
+from fedkeel.engine.samples import Samples
 from fedkeel.errors import FedkeelError, InputError
+from fedkeel.learning.task import Marks, Score, Task
 
 SPARE = 4
 """Arenas reserve this many times what the first round needs; what is not written costs nothing."""
 ATTEMPTS = 3
-"""How often a client is tried before a round is given up because its worker keeps dying."""
+"""How often a unit is tried before a round is given up because its worker keeps dying."""
 
 
 class WorkerDiedError(FedkeelError):
-    """A worker process was killed again and again on the same client."""
+    """A worker process was killed again and again on the same clients."""
 
 
 @dataclass
 class Worker:
-    """A process, the pipe to it, its arena for results and the client of the cohort that it works on."""
+    """A process, the pipe to it, and the unit of the round that it works on."""
 
     process: BaseProcess
     pipe: Connection
-    results: Arena
     busy_with: int | None = None
 
 
@@ -54,30 +58,78 @@ class Order:
     places: dict[str, Place]
 
 
+@dataclass(frozen=True)
+class Train:
+    """To a worker: train these rows of the cohort, and lay the outcome into this slot."""
+
+    order: Order
+    rows: list[int]
+    slot: int
+
+
+@dataclass(frozen=True)
+class Mark:
+    """To a worker: evaluate the model at these places on some parts of the test set."""
+
+    places: dict[str, Place]
+    parts: list[slice]
+
+
 class Pool:
     """Worker processes that live as long as the executor; ``workers`` defaults to one per core."""
 
-    name = "pool"
-
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, stack: bool = False) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
-            raise InputError("the executor pool needs a system with fork (Linux, macOS); use run.executor = 'serial'.")
+            raise InputError("worker processes need a system with fork (Linux, macOS); use run.executor = 'serial'.")
+        self.name = "stacked" if stack else "pool"
         self.count = workers or len(os.sched_getaffinity(0))
+        self._stack = stack
         self._workers: list[Worker] = []
         self._job: Job | None = None
         self._orders = Arena(1)
+        self._slots: list[Arena] = []
 
     def run(self, job: Job) -> Outcome:
-        if len(job.clients.ids) == 1 or self.count == 1:
-            return Serial().run(job)
-        if self._job is None or not _same_simulation(self._job, job):
-            self._start(job, _down_bytes(job) * SPARE, _up_bytes(job) * SPARE)
+        units = groups(job, self.count) if self._stack else _one_by_one(job)
+        if len(units) == 1 or self.count == 1:
+            return gather([train_group(job, rows) for rows in units], [i for rows in units for i in rows])
+        if self._job is None or not _same_simulation(self._job, job) or len(units) > len(self._slots):
+            self._start(job, units, _down_bytes(job) * SPARE, _up_bytes(job, units) * SPARE)
         for _ in range(2):
             try:
-                return self._round(job)
+                return self._round(job, units)
             except ArenaFullError as full:  # an algorithm sends more than in its first round
-                self._start(job, max(full.needed, _down_bytes(job)) * SPARE, max(full.needed, _up_bytes(job)) * SPARE)
-        return self._round(job)
+                down, up = max(full.needed, _down_bytes(job)), max(full.needed, _up_bytes(job, units))
+                self._start(job, units, down * SPARE, up * SPARE)
+        return self._round(job, units)
+
+    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor) -> Score:
+        """The test set in parts, dealt to the workers; the parts and the order of their sums are always the same."""
+        x, y = samples.test
+        parts = task.sheets(len(x))
+        if self._job is None or self._job.task is not task or self._job.samples is not samples or len(parts) == 1:
+            return task.evaluate(w, b, x, y)
+        places = self._orders.write({"w": w, "b": b})
+        shares = [parts[number :: len(self._workers)] for number in range(len(self._workers))]
+        for worker, share in zip(self._workers, shares, strict=True):
+            try:
+                worker.pipe.send(Mark(places, share))
+            except OSError:  # noticed below, where its answer is missing
+                continue
+        marks: dict[int, Marks] = {}
+        for worker, share in zip(self._workers, shares, strict=True):
+            try:
+                answer = worker.pipe.recv()
+            except (EOFError, OSError):  # a dead worker is replaced by the next round
+                answer = [task.mark(w, b, x[part], y[part]) for part in share]
+            if isinstance(answer, BaseException):
+                self.close()
+                raise answer
+            marks |= {part.start: mark for part, mark in zip(share, answer, strict=True)}
+        return task.score(w, [marks[part.start] for part in parts])
+
+    def describe(self) -> str:
+        return f"{self.name}, {self.count} worker{'s' if self.count > 1 else ''}"
 
     def close(self) -> None:
         """Let the workers go."""
@@ -87,104 +139,126 @@ class Pool:
         self._workers = []
         self._job = None
 
-    def _start(self, job: Job, down: int, up: int) -> None:
+    def _start(self, job: Job, units: list[list[int]], down: int, up: int) -> None:
         self.close()
         job.samples.prepare_all()  # before the fork, so that all workers share one copy
         self._job, self._orders = job, Arena(down)
-        for _ in range(min(self.count, len(job.clients.ids))):
-            self._workers.append(self._fork(Arena(up)))
+        self._slots = [Arena(up) for _ in units]
+        for _ in range(min(self.count, len(units))):
+            self._workers.append(self._fork())
 
-    def _fork(self, results: Arena) -> Worker:
+    def _fork(self) -> Worker:
         context = multiprocessing.get_context("fork")
         here, there = context.Pipe()
         assert self._job is not None
         others = [worker.pipe for worker in self._workers]
         process = context.Process(
-            target=_work, args=(there, [here, *others], self._job, self._orders, results), daemon=True
+            target=_work, args=(there, [here, *others], self._job, self._orders, self._slots), daemon=True
         )
         process.start()
         there.close()
-        return Worker(process, here, results)
+        return Worker(process, here)
 
-    def _round(self, job: Job) -> Outcome:
+    def _round(self, job: Job, units: list[list[int]]) -> Outcome:
         order = _as_order(job, self._orders)
-        # The longest first: whoever is free takes the next, so that nobody is left with a long client at the end.
-        waiting = deque(sorted(range(len(job.clients.ids)), key=lambda i: -int(job.steps[i])))
-        tries = [0] * len(waiting)
+        waiting = deque(range(len(units)))
+        tries = [0] * len(units)
         outcomes: dict[int, Outcome] = {}
         for worker in self._workers:
             worker.busy_with = None
-        while len(outcomes) < len(job.clients.ids):
+        while len(outcomes) < len(units):
             for number, worker in enumerate(self._workers):
                 if worker.busy_with is None and waiting:
-                    i = waiting.popleft()
-                    worker.busy_with = i
+                    unit = waiting.popleft()
+                    worker.busy_with = unit
                     try:
-                        worker.pipe.send((order, i))
+                        worker.pipe.send(Train(order, units[unit], unit))
                     except OSError:
-                        self._replace(number, waiting, tries, job)
+                        self._replace(number, waiting, tries, job, units)
             ready = wait([worker.pipe for worker in self._workers if worker.busy_with is not None])
             for number, worker in enumerate(self._workers):
                 if worker.pipe in ready:
-                    self._collect(number, outcomes, waiting, tries, job)
-        return gather([outcomes[i] for i in range(len(outcomes))])
+                    self._collect(number, outcomes, waiting, tries, job, units)
+        rows = [i for unit in units for i in unit]
+        return gather([outcomes[unit] for unit in range(len(units))], rows)
 
     def _collect(
-        self, number: int, outcomes: dict[int, Outcome], waiting: deque[int], tries: list[int], job: Job
+        self,
+        number: int,
+        outcomes: dict[int, Outcome],
+        waiting: deque[int],
+        tries: list[int],
+        job: Job,
+        units: list[list[int]],
     ) -> None:
         worker = self._workers[number]
         try:
             answer = worker.pipe.recv()
         except (EOFError, OSError):
-            self._replace(number, waiting, tries, job)
+            self._replace(number, waiting, tries, job, units)
             return
-        i, worker.busy_with = worker.busy_with, None
-        assert i is not None
+        unit, worker.busy_with = worker.busy_with, None
+        assert unit is not None
         if isinstance(answer, BaseException):
             self.close()  # others may still be writing; the next round starts afresh
             raise answer
-        outcomes[i] = _as_outcome(worker.results.read(answer, copy=True))
+        # Views of the slot, which nobody writes to before the next round; what is gathered of them is a copy.
+        outcomes[unit] = _as_outcome(self._slots[unit].read(answer))
 
-    def _replace(self, number: int, waiting: deque[int], tries: list[int], job: Job) -> None:
+    def _replace(self, number: int, waiting: deque[int], tries: list[int], job: Job, units: list[list[int]]) -> None:
         worker = self._workers[number]
-        i = worker.busy_with
-        assert i is not None
-        tries[i] += 1
+        unit = worker.busy_with
+        assert unit is not None
+        tries[unit] += 1
         worker.pipe.close()
         worker.process.join(timeout=5)
-        if tries[i] >= ATTEMPTS:
-            client = job.clients.ids[i]
+        if tries[unit] >= ATTEMPTS:
+            ids = ", ".join(str(job.clients.ids[i]) for i in units[unit])
             self.close()
             raise WorkerDiedError(
-                f"the worker process of client {client} died {ATTEMPTS} times in round {job.round.t + 1} "
+                f"the worker process of client {ids} died {ATTEMPTS} times in round {job.round.t + 1} "
                 f"(exit code {worker.process.exitcode}); it may need more memory than there is: "
                 "try fewer workers (run.workers) or run.executor = 'serial'."
             )
-        waiting.appendleft(i)
-        self._workers[number] = self._fork(worker.results)
+        waiting.appendleft(unit)
+        self._workers[number] = self._fork()
 
 
-def _work(pipe: Connection, inherited: list[Connection], job: Job, orders: Arena, results: Arena) -> None:
-    """A worker's life: one client after the other, until the pipe closes."""
+def _one_by_one(job: Job) -> list[list[int]]:
+    """Every client by itself, the longest first, so that nobody is left with a long one at the end."""
+    return [[i] for i in sorted(range(len(job.clients.ids)), key=lambda i: -int(job.steps[i]))]
+
+
+def _work(pipe: Connection, inherited: list[Connection], job: Job, orders: Arena, slots: Sequence[Arena]) -> None:
+    """A worker's life: one unit after the other, until the pipe closes."""
     for other in inherited:
         other.close()  # so that the parent's end is the only one, and its closing is noticed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     torch.set_num_threads(1)
     while True:
         try:
-            order, i = pipe.recv()
+            command = pipe.recv()
         except (EOFError, OSError):
             # At once, without the usual clean-up: a lock that another thread held at the fork (a progress display
             # that was just writing) is held in here for ever.
             os._exit(0)
         try:
-            answer: Any = results.write(_flat(train_one(_as_job(job, order, orders), i)))
+            answer: Any = _done(command, job, orders, slots)
         except Exception as error:
             answer = error
         try:
             pipe.send(answer)
         except (TypeError, AttributeError, ValueError):  # an exception that cannot be sent
             pipe.send(RuntimeError(f"{type(answer).__name__}: {answer}"))
+
+
+def _done(command: Train | Mark, job: Job, orders: Arena, slots: Sequence[Arena]) -> Any:
+    """Carry out a command: where the outcome lies, or the marks of the parts."""
+    if isinstance(command, Train):
+        return slots[command.slot].write(_flat(train_group(_as_job(job, command.order, orders), command.rows)))
+    model = orders.read(command.places)
+    x, y = job.samples.test
+    return [job.task.mark(model["w"], model["b"], x[part], y[part]) for part in command.parts]
 
 
 def _as_order(job: Job, arena: Arena) -> Order:
@@ -213,7 +287,7 @@ def _as_order(job: Job, arena: Arena) -> Order:
 
 def _as_job(first: Job, order: Order, arena: Arena) -> Job:
     """The round that an order stands for, with views of the parent's tensors."""
-    tensors = arena.read(order.places, copy=False)
+    tensors = arena.read(order.places)
     values: dict[str, Any] = dict(order.scalars)
     values |= {k.removeprefix("down/"): v for k, v in tensors.items() if k.startswith("down/")}
     values |= {k.removeprefix("each/"): PerClient(v) for k, v in tensors.items() if k.startswith("each/")}
@@ -262,8 +336,9 @@ def _down_bytes(job: Job) -> int:
     return sum(v.numel() * v.element_size() for v in tensors) + (1 << 16)
 
 
-def _up_bytes(job: Job) -> int:
-    """A guess at one client's results: a few models and its state."""
+def _up_bytes(job: Job, units: list[list[int]]) -> int:
+    """A guess at one unit's results: a few models and the state of each of its clients."""
     vector = job.task.d * job.task.dtype.itemsize
     state = sum(int(v[0].numel() * v.element_size()) for v in job.states.values())
-    return 4 * vector + state + job.buffers[0].numel() * 8 + int(job.steps.max()) * 8 + (1 << 16)
+    each = 4 * vector + state + job.buffers[0].numel() * 8 + int(job.steps.max()) * 8 + (1 << 16)
+    return max(len(rows) for rows in units) * each

@@ -82,7 +82,7 @@ class Simulation:
         self.seed = seed
         self.executor = executor or Serial()
         self.schedule = schedule or RandomSchedule(training, seed)
-        self.samples = Samples(federation, task.dtype)
+        self.samples = Samples(federation, task.dtype, channels_last=task.convolutional)
         self.sizes = torch.from_numpy(np.asarray(federation.sizes))
         average_size = -(-int(self.sizes.sum()) // len(self.sizes))
         self.problem = Problem(task.w0, task.layout, self.sizes, training.local_steps(average_size), task.b0)
@@ -159,8 +159,7 @@ class Simulation:
         present = tuple(self.schedule.cohort(state.t, self.federation.N))
         ids = self.algorithm.cohort(state.server, present, self.federation.N)
         sizes = self.sizes[list(ids)]
-        total = int(self.sizes.sum())
-        clients = Clients(ids, sizes, self.federation.N, total, len(ids), int(sizes.sum()), self.task.dtype)
+        clients = Clients(ids, sizes, self.federation.N, self.federation.n, len(ids), int(sizes.sum()), self.task.dtype)
         round = Round(state.t, self.schedule.lr(state.t), self.schedule.lr(0))
         message = self.algorithm.broadcast(state.server, round, clients)
         steps = self.algorithm.local_steps(message, clients, self.problem)
@@ -186,7 +185,7 @@ class Simulation:
 
     def _score(self, w: Tensor, b: Tensor, on: str) -> Score:
         if on == "test":
-            return self.task.evaluate(w, b, *self.samples.test)
+            return self.executor.evaluate(self.task, self.samples, w, b)
         parts = [self.task.evaluate(w, b, *self.samples.of_client(i)) for i in range(self.federation.N)]
         n = sum(part.samples for part in parts)
         return Score(

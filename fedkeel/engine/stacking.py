@@ -3,17 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from fedkeel.engine.samples import ClientBatches, block_from, rows_of
 from fedkeel.learning.task import Batch
 
 
-class StackedBatches(Sequence[Batch]):
-    """Step k of K clients at once. A client whose steps are over is inactive and sees zeros."""
+def stacked(parts: Sequence[Sequence[Batch]], dtype: torch.dtype) -> Sequence[Batch]:
+    """Step k of K clients at once. A client whose steps are over is inactive, and its batch has no weight."""
+    plain = [part for part in parts if isinstance(part, ClientBatches) and part.augmentation is None]
+    return GatheredBatches(plain, dtype) if len(plain) == len(parts) else PaddedBatches(parts, dtype)
 
-    def __init__(self, parts: list[Sequence[Batch]], dtype: torch.dtype) -> None:
+
+class GatheredBatches(Sequence[Batch]):
+    """Minibatches taken for all clients straight from their samples, a block of steps in one copy each.
+
+    Where a client has fewer samples in a step than others, or none, its first sample fills up, with weight zero.
+    """
+
+    def __init__(self, clients: Sequence[ClientBatches], dtype: torch.dtype) -> None:
+        self._clients = clients
+        self._dtype = dtype
+        steps = max(len(client) for client in clients)
+        self._sizes = np.zeros((len(clients), steps), dtype=np.int64)
+        for i, client in enumerate(clients):
+            self._sizes[i, : len(client)] = [len(rows) for rows in client.plan]
+        self._widths = [range(width) for width in self._sizes.max(axis=0, initial=0).tolist()]
+        self._full = (self._sizes == self._sizes.max(axis=0, initial=0)).all(axis=0).tolist()
+        self._active = (self._sizes > 0).all(axis=0).tolist()
+        self._steps, self._starts = range(0), [0]
+        self._x = self._y = torch.empty(0)
+
+    def __len__(self) -> int:
+        return len(self._widths)
+
+    def __getitem__(self, k: Any) -> Any:
+        if k >= len(self):
+            raise IndexError(k)
+        if k not in self._steps:
+            self._gather(k)
+        here = k - self._steps.start
+        part = slice(self._starts[here], self._starts[here + 1])
+        active = None if self._active[k] else torch.from_numpy(self._sizes[:, k] > 0)
+        return Batch(self._x[:, part], self._y[:, part], None if self._full[k] else self._weight(k), active)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[k] for k in range(len(self)))
+
+    def _gather(self, first: int) -> None:
+        """Fill the block that begins with a step: x [K, rows, ...], y [K, rows]."""
+        self._steps = block_from(first, self._widths, self._clients[0].x, len(self._clients))
+        self._starts = list(accumulate((len(self._widths[k]) for k in self._steps), initial=0))
+        rows = np.zeros((len(self._clients), self._starts[-1]), dtype=np.int64)
+        for i, client in enumerate(self._clients):
+            for k, start in zip(self._steps, self._starts, strict=False):
+                if k < len(client):
+                    rows[i, start : start + len(client.plan[k])] = client.plan[k]
+        chosen = torch.from_numpy(rows)
+        self._x = torch.stack([rows_of(client.x, own) for client, own in zip(self._clients, chosen, strict=True)])
+        self._y = torch.stack(
+            [client.y.index_select(0, own) for client, own in zip(self._clients, chosen, strict=True)]
+        )
+
+    def _weight(self, k: int) -> Tensor:
+        sizes = self._sizes[:, k : k + 1]
+        real = np.arange(len(self._widths[k])) < sizes
+        return torch.from_numpy(real / np.maximum(sizes, 1)).to(self._dtype)
+
+
+class PaddedBatches(Sequence[Batch]):
+    """Any minibatches, each copied into its place, for what comes augmented or with weights of its own."""
+
+    def __init__(self, parts: Sequence[Sequence[Batch]], dtype: torch.dtype) -> None:
         self._parts = parts
         self._dtype = dtype
         # A client may take no step at all; whoever does shows the shapes.

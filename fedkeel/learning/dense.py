@@ -31,9 +31,10 @@ class Layer:
     inputs: int
     activation: type[nn.Module] | None
 
-    def weight_of(self, vectors: Tensor) -> Tensor:
-        """The weights [K, out, in] inside flat vectors [K, d]."""
-        return vectors[:, self.weight].view(-1, self.outputs, self.inputs)
+    def of(self, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Weights [K, out, in] and biases [K, out] inside flat vectors [K, d], as views."""
+        weights = vectors[:, self.weight].view(-1, self.outputs, self.inputs)
+        return weights, None if self.bias is None else vectors[:, self.bias]
 
 
 class DenseNet:
@@ -50,47 +51,97 @@ class DenseNet:
         ``weight`` [K, B] are the samples' shares where batches are padded; None: all equal. ``out`` [K, d] takes the
         gradient, so that a loop need not touch new memory at every step.
         """
-        inputs = [x.reshape(*targets.shape, -1)]
-        for layer in self.layers:
-            inputs.append(self._forward(layer, y, inputs[-1]))
-        logits = inputs.pop()
-        log_p = torch.log_softmax(logits, dim=-1)
-        losses = -log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-        error = log_p.exp_()
-        error.scatter_add_(-1, targets.unsqueeze(-1), error.new_full((1, 1, 1), -1.0).expand(*targets.shape, 1))
-        if weight is None:
-            error.div_(targets.shape[1])
-            loss = losses.mean(dim=1)
-        else:
-            error.mul_(weight.unsqueeze(-1))
-            loss = (losses * weight).sum(dim=1)
+        inputs, errors, loss = self._backpropagated(y, x, targets, weight)
         gradient = torch.empty_like(y) if out is None else out
-        for number in reversed(range(len(self.layers))):
-            layer, given = self.layers[number], inputs[number]
-            torch.bmm(error.transpose(1, 2), given, out=layer.weight_of(gradient))
-            if layer.bias is not None:
-                torch.sum(error, dim=1, out=gradient[:, layer.bias])
-            if number:
-                activation = self.layers[number - 1].activation
-                error = torch.bmm(error, layer.weight_of(y))
-                if activation is nn.ReLU:
-                    error = torch.ops.aten.threshold_backward(error, given, 0)
-                elif activation is nn.Tanh:
-                    error.mul_(1 - given.square())
+        for layer, given, error in zip(self.layers, inputs, errors, strict=True):
+            weights, biases = layer.of(gradient)
+            torch.bmm(error.transpose(1, 2), given, out=weights)
+            if biases is not None:
+                torch.sum(error, dim=1, out=biases)
         return gradient, loss
 
-    @staticmethod
-    def _forward(layer: Layer, y: Tensor, x: Tensor) -> Tensor:
-        transposed = layer.weight_of(y).transpose(1, 2)
-        if layer.bias is None:
-            out = torch.bmm(x, transposed)
+    def descend(
+        self, y: Tensor, x: Tensor, targets: Tensor, weight: Tensor | None, lr: float, pull: AffinePull | None = None
+    ) -> Tensor:
+        """Take a step y ← pull(y) − lr·∇loss(y) in place and give the loss before it [K].
+
+        The products add straight into the parameters: the gradient itself, as large as the model, is never written.
+        """
+        inputs, errors, loss = self._backpropagated(y, x, targets, weight)
+        if pull is not None:
+            pull.apply(y)
+        for layer, given, error in zip(self.layers, inputs, errors, strict=True):
+            weights, biases = layer.of(y)
+            weights.baddbmm_(error.transpose(1, 2), given, alpha=-lr)
+            if biases is not None:
+                biases.sub_(error.sum(dim=1), alpha=lr)
+        return loss
+
+    def _backpropagated(
+        self, y: Tensor, x: Tensor, targets: Tensor, weight: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """What each layer was given [K, B, in], the loss's derivative by its output [K, B, out], and the loss [K]."""
+        parameters = [layer.of(y) for layer in self.layers]
+        inputs = [x.reshape(*targets.shape, -1)]
+        for layer, (weights, biases) in zip(self.layers, parameters, strict=True):
+            inputs.append(_forward(layer, weights, biases, inputs[-1]))
+        log_p = torch.log_softmax(inputs.pop(), dim=-1)
+        labels = targets.unsqueeze(-1)
+        losses = log_p.gather(-1, labels).squeeze(-1)
+        error = log_p.exp_()
+        error.scatter_add_(-1, labels, error.new_full((1, 1, 1), -1.0).expand(*targets.shape, 1))
+        if weight is None:
+            error.div_(targets.shape[1])
+            loss = losses.mean(dim=1).neg_()
         else:
-            out = torch.baddbmm(y[:, layer.bias].unsqueeze(1), x, transposed)
-        if layer.activation is nn.ReLU:
-            out.relu_()
-        elif layer.activation is nn.Tanh:
-            out.tanh_()
-        return out
+            error.mul_(weight.unsqueeze(-1))
+            loss = (losses * weight).sum(dim=1).neg_()
+        errors = [error]
+        for number in range(len(self.layers) - 1, 0, -1):
+            errors.append(_backward(self.layers[number - 1], parameters[number][0], inputs[number], errors[-1]))
+        return inputs, errors[::-1], loss
+
+
+@dataclass(frozen=True)
+class AffinePull:
+    """y ← factor·y + offset, the part of a step that does not depend on the data (decay, a proximal pull, a shift).
+
+    ``factor`` is a number or [K, 1], ``offset`` [K, d] or None.
+    """
+
+    factor: Tensor | float
+    offset: Tensor | None
+
+    def apply(self, y: Tensor) -> None:
+        """Move y [K, d] in place, in one pass over memory."""
+        if self.offset is None:
+            y.mul_(self.factor)
+        elif isinstance(self.factor, Tensor):
+            torch.addcmul(self.offset, y, self.factor, out=y)
+        else:
+            torch.add(self.offset, y, alpha=self.factor, out=y)
+
+
+def _forward(layer: Layer, weights: Tensor, biases: Tensor | None, x: Tensor) -> Tensor:
+    if biases is None:
+        out = torch.bmm(x, weights.transpose(1, 2))
+    else:
+        out = torch.baddbmm(biases.unsqueeze(1), x, weights.transpose(1, 2))
+    if layer.activation is nn.ReLU:
+        out.relu_()
+    elif layer.activation is nn.Tanh:
+        out.tanh_()
+    return out
+
+
+def _backward(before: Layer, weights: Tensor, given: Tensor, error: Tensor) -> Tensor:
+    """The error [K, B, in] at the output of the layer ``before``, which is what this layer was given."""
+    error = torch.bmm(error, weights)
+    if before.activation is nn.ReLU:
+        return torch.ops.aten.threshold_backward(error, given, 0)  # type: ignore[no-any-return]
+    if before.activation is nn.Tanh:
+        error.mul_(1 - given.square())
+    return error
 
 
 def recognise(module: nn.Module, layout: Layout, loss: Loss) -> DenseNet | None:

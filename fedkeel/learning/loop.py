@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.learning.correction import Correction
+from fedkeel.learning.dense import AffinePull, DenseNet
 from fedkeel.learning.task import Batch, Task
 
 
@@ -72,6 +73,8 @@ def train(
     after_step: AfterStep | None = None,
 ) -> Trained:
     """Train K clients from parameters y [K, d] and buffers b [K, m] over their batches."""
+    if task.dense is not None and gradient is None and after_step is None and _is_affine(sgd, correction):
+        return _train_dense(task.dense, y.clone(), b, batches, sgd, correction or Correction())
     y = y.clone()
     workspace = torch.empty_like(y)
     velocity = torch.zeros_like(y) if sgd.has_momentum else None
@@ -118,3 +121,41 @@ def train(
         steps_taken += 1 if batch.active is None else batch.active
     recorded = torch.stack(norms, dim=1) if norms else y.new_empty(len(y), 0)
     return Trained(y, b, loss_sum / steps_taken.clamp(min=1), recorded)
+
+
+def _is_affine(sgd: Sgd, correction: Correction | None) -> bool:
+    """Whether a step is y ← factor·y + offset − η·∇: nothing in it depends on the size of the gradient or its past."""
+    return sgd.clip is None and not sgd.has_momentum and (correction is None or correction.when is None)
+
+
+def _train_dense(
+    net: DenseNet, y: Tensor, b: Tensor, batches: Iterable[Batch], sgd: Sgd, correction: Correction
+) -> Trained:
+    """The same loop where correction, decay and step fold into the products: two passes over y instead of five."""
+    pull = _folded(sgd, correction, y)
+    loss_sum = torch.zeros(len(y), dtype=y.dtype)
+    steps_taken = torch.zeros(len(y), dtype=y.dtype)
+    for batch in batches:
+        standing = None if batch.active is None or pull is None else y.clone()
+        loss = net.descend(y, batch.x, batch.y, batch.weight, sgd.lr, pull)
+        if batch.active is None:
+            loss_sum += loss
+            steps_taken += 1
+        else:
+            # Whoever is done has a batch of weight zero, hence no gradient; only the pull must be taken back.
+            if standing is not None:
+                torch.where(batch.active.unsqueeze(1), y, standing, out=y)
+            loss_sum += loss * batch.active
+            steps_taken += batch.active
+    return Trained(y, b, loss_sum / steps_taken.clamp(min=1), y.new_empty(len(y), 0))
+
+
+def _folded(sgd: Sgd, correction: Correction, y: Tensor) -> AffinePull | None:
+    """What a step does to y apart from the gradient: y − η·(slope·y + constant + wd·y + decay·y)."""
+    rate = sgd.weight_decay
+    for part in (correction.slope, correction.decay):
+        rate = rate if part is None else rate + part
+    if correction.constant is None and not isinstance(rate, Tensor) and rate == 0:
+        return None
+    offset = None if correction.constant is None else (-sgd.lr * correction.constant).expand_as(y).contiguous()
+    return AffinePull(1 - sgd.lr * rate, offset)

@@ -7,7 +7,7 @@ Everything that trains or is evaluated goes through here. Vectors carry a leadin
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedkeel.errors import ModelError, invalid
+from fedkeel.learning.bound import BoundModule
 from fedkeel.learning.dense import recognise
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.losses import Loss, cross_entropy
@@ -86,6 +87,20 @@ class Score:
     samples: int
 
 
+@dataclass(frozen=True)
+class Marks:
+    """A model on part of a set of samples: right answers, and the sum of the losses."""
+
+    hits: int
+    loss: float
+    samples: int
+
+
+SAMPLES_AT_ONCE = 2048
+IMAGES_AT_ONCE = 250
+"""How many samples are evaluated at a time; what convolutions make of an image is large, and should stay in cache."""
+
+
 class Task:
     """A module and a loss, seen as functions of flat vectors.
 
@@ -107,7 +122,9 @@ class Task:
         self.b0 = self.buffer_layout.flatten(dict(module.named_buffers()), dtype)
         self._train_module = module.train()
         self._eval_module = copy.deepcopy(module).eval()
+        self._bound = BoundModule(module, self.layout, self.buffer_layout, dtype)
         self.dense = recognise(module, self.layout, loss)
+        self.convolutional = any(isinstance(m, nn.Conv2d) for m in module.modules())
         self.stochastic = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
 
     @property
@@ -150,57 +167,80 @@ class Task:
         """
         if objective is None and self.dense is not None:
             return *self.dense.gradient(y, batch.x, batch.y, batch.weight, out), b
-        gradients, losses, buffers = [], [], []
+        gradient = torch.empty_like(y) if out is None else out
+        losses, buffers = [], []
         for i in range(len(y)):
-            g, value, after = self._gradient_of_one(y[i], b[i], batch, i, objective, extras, train)
-            gradients.append(g)
+            one = Batch(batch.x[i], batch.y[i], None if batch.weight is None else batch.weight[i])
+            if objective is None:
+                value, after = self._gradient_of_loss(y[i], b[i], one, train, gradient[i])
+            else:
+                own = {name: rows[i] for name, rows in (extras or {}).items()}
+                value, after = self._gradient_of(objective, y[i], b[i], one, own, train, gradient[i])
             losses.append(value)
             buffers.append(after)
-        return _stack(gradients), _stack(losses), _stack(buffers)
+        return gradient, _stack(losses), _stack(buffers)
 
-    def _gradient_of_one(
+    def _gradient_of_loss(self, y: Tensor, b: Tensor, one: Batch, train: bool, out: Tensor) -> tuple[Tensor, Tensor]:
+        """The plain loss's gradient at one client, written to ``out`` [d]."""
+        value, after = self._bound.gradient(y, b, one.x, lambda outputs: self._mean_loss(outputs, one), train, out)
+        if self.loss.l2:
+            out.add_(y, alpha=self._l2_share(one))
+            value = value + 0.5 * self._l2_share(one) * y.square().sum()
+        return value, after
+
+    def _gradient_of(
         self,
+        objective: Objective,
         y: Tensor,
         b: Tensor,
-        batch: Batch,
-        i: int,
-        objective: Objective | None,
-        extras: dict[str, Tensor] | None,
+        one: Batch,
+        extras: dict[str, Tensor],
         train: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        out: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """An objective's gradient at one client, written to ``out`` [d]."""
         point = y.detach().requires_grad_()
-        one = Batch(batch.x[i], batch.y[i], None if batch.weight is None else batch.weight[i])
         net = self.net(b, train)
         with torch.enable_grad():
-            if objective is None:
-                value = self.objective(net, point, one, {})
-            else:
-                value = objective(net, point, one, {name: rows[i] for name, rows in (extras or {}).items()})
+            value = objective(net, point, one, extras)
             (gradient,) = torch.autograd.grad(value, point)
-        return gradient, value.detach(), net.buffers() if len(self.buffer_layout) else b
+        out.copy_(gradient)
+        return value.detach(), net.buffers() if len(self.buffer_layout) else b
 
     def objective(self, net: Net, vector: Tensor, batch: Batch, extras: dict[str, Tensor]) -> Tensor:
         """The plain loss of one client: mean over its batch, and the model's own λ/2·‖w‖² where it has one."""
-        losses = self.loss.per_sample(net.forward(vector, batch.x), batch.y)
-        value = losses.mean() if batch.weight is None else (losses * batch.weight).sum()
-        if self.loss.l2:
-            # A batch that is only part of a full pass carries its share of the penalty, so that the parts add up.
-            share = 1.0 if batch.weight is None else batch.weight.sum()
-            value = value + share * 0.5 * self.loss.l2 * vector.square().sum()
-        return value
+        value = self._mean_loss(net.forward(vector, batch.x), batch)
+        return value + 0.5 * self._l2_share(batch) * vector.square().sum() if self.loss.l2 else value
+
+    def _mean_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        losses = self.loss.per_sample(outputs, batch.y)
+        return losses.mean() if batch.weight is None else (losses * batch.weight).sum()
+
+    def _l2_share(self, batch: Batch) -> float:
+        """λ; of a batch that is only part of a full pass its share, so that the parts add up."""
+        return self.loss.l2 * (1.0 if batch.weight is None else float(batch.weight.sum()))
+
+    def evaluate(self, w: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Score:
+        """Accuracy and mean loss of the model (w [d], b [m]) on samples x [n, ...], y [n], in evaluation mode."""
+        return self.score(w, [self.mark(w, b, x[part], y[part]) for part in self.sheets(len(x))])
+
+    def sheets(self, samples: int) -> list[slice]:
+        """The parts in which samples are evaluated. They are always the same, so that it does not matter by whom."""
+        size = IMAGES_AT_ONCE if self.convolutional else SAMPLES_AT_ONCE
+        return [slice(start, start + size) for start in range(0, samples, size)]
 
     @torch.no_grad()
-    def evaluate(self, w: Tensor, b: Tensor, x: Tensor, y: Tensor, batch_size: int = 2048) -> Score:
-        """Accuracy and mean loss of the model (w [d], b [m]) on samples x [n, ...], y [n], in evaluation mode."""
-        net = self.net(b, train=False)
-        hits, total = 0, 0.0
-        for start in range(0, len(x), batch_size):
-            targets = y[start : start + batch_size]
-            outputs = net.forward(w, x[start : start + batch_size])
-            hits += int(self.loss.correct(outputs, targets).sum())
-            total += float(self.loss.per_sample(outputs, targets).sum(dtype=torch.float64))
-        loss = total / len(x) + 0.5 * self.loss.l2 * float(w.double().square().sum())
-        return Score(hits / len(x), loss, len(x))
+    def mark(self, w: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Marks:
+        """The model on one part of the samples."""
+        outputs = self._bound.outputs(w, b, x)
+        hits = int(self.loss.correct(outputs, y).sum())
+        return Marks(hits, float(self.loss.per_sample(outputs, y).sum(dtype=torch.float64)), len(y))
+
+    def score(self, w: Tensor, marks: Sequence[Marks]) -> Score:
+        """The parts' marks, in the order of the parts, as one score."""
+        n = sum(part.samples for part in marks)
+        loss = sum(part.loss for part in marks) / n + 0.5 * self.loss.l2 * float(w.double().square().sum())
+        return Score(sum(part.hits for part in marks) / n, loss, n)
 
     def state_dict(self, w: Tensor, b: Tensor) -> dict[str, Tensor]:
         """The model as ``torch.nn.Module.load_state_dict`` takes it."""

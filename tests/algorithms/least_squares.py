@@ -33,7 +33,7 @@ class Together(Serial):
     """All clients of a round as one stack."""
 
     def run(self, job: Job) -> Outcome:
-        return train_together(job, slice(0, len(job.clients.ids)))
+        return train_together(job)
 
 
 class Cohorts(RandomSchedule):

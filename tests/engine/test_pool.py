@@ -128,7 +128,7 @@ def test_one_pool_serves_several_simulations() -> None:
 def test_an_arena_keeps_tensors_of_any_kind() -> None:
     arena = Arena(4096)
     tensors = {"a": torch.arange(5), "b": torch.randn(2, 3), "c": torch.tensor([True, False]), "d": torch.empty(0, 4)}
-    read = arena.read(arena.write(tensors), copy=True)
+    read = arena.read(arena.write(tensors))
     assert all(torch.equal(read[name], tensors[name]) and read[name].dtype == tensors[name].dtype for name in tensors)
     with pytest.raises(ArenaFullError) as full:
         arena.write({"big": torch.zeros(5000, dtype=torch.uint8)})

@@ -1,0 +1,89 @@
+"""A module whose parameters lie inside a flat vector, for the gradient of any model by autograd.
+
+``torch.func.functional_call`` swaps tensors in and out at every call and autograd then glues the pieces of a flat
+gradient together; both cost as much as a small model's arithmetic. Here the parameters are views of the vector,
+set once per client. Convolutions are the exception: they keep memory of their own in ``channels_last`` order, which
+oneDNN runs up to twice as fast, and are copied in and out (their weights are few beside their arithmetic).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fedkeel.learning.layout import Layout
+
+Value = Callable[[Tensor], Tensor]
+"""From the outputs [B, ...] of a model to the number that is differentiated."""
+
+
+class BoundModule:
+    """A copy of a module that computes at flat parameters [d] and buffers [m]."""
+
+    def __init__(self, module: nn.Module, layout: Layout, buffer_layout: Layout, dtype: torch.dtype) -> None:
+        self._module = pooled_before_relu(copy.deepcopy(module)).to(memory_format=torch.channels_last)
+        self._layout, self._buffer_layout, self._dtype = layout, buffer_layout, dtype
+        named, named_buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
+        self._parameters = [named[entry.name] for entry in layout]
+        self._buffers = [named_buffers[entry.name] for entry in buffer_layout]
+        self._copied = [number for number, entry in enumerate(layout) if len(entry.shape) == 4]
+        self._bound = self._out = torch.empty(0)
+        self._views: list[Tensor] = []
+        self._out_views: list[Tensor] = []
+
+    def outputs(self, vector: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
+        """The outputs [B, ...] in evaluation mode."""
+        self._set(vector, buffers, train=False)
+        outputs: Tensor = self._module(x)
+        return outputs
+
+    def gradient(
+        self, vector: Tensor, buffers: Tensor, x: Tensor, value: Value, train: bool, out: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The derivative of ``value(outputs)`` by the parameters, written to ``out`` [d]; the value and new buffers."""
+        self._set(vector, buffers, train)
+        with torch.enable_grad():
+            result = value(self._module(x))
+            gradients = torch.autograd.grad(result, self._parameters, materialize_grads=True)
+        if out.data_ptr() != self._out.data_ptr():
+            self._out, self._out_views = out, list(self._layout.unflatten(out).values())
+        torch._foreach_copy_(self._out_views, gradients)
+        after = buffers
+        if self._buffers and train:
+            after = torch.cat([buffer.reshape(-1).to(self._dtype) for buffer in self._buffers])
+        return result.detach(), after
+
+    def _set(self, vector: Tensor, buffers: Tensor, train: bool) -> None:
+        """Compute at these parameters. A vector that is bound already only renews what is copied."""
+        # The views keep a bound vector's memory alive, so that no other vector can have the same address.
+        if vector.data_ptr() != self._bound.data_ptr():
+            self._bound, self._views = vector, list(self._layout.unflatten(vector.detach()).values())
+            for parameter, view, entry in zip(self._parameters, self._views, self._layout, strict=True):
+                if len(entry.shape) != 4:
+                    parameter.data = view
+        with torch.no_grad():
+            for number in self._copied:
+                self._parameters[number].copy_(self._views[number])
+            parts = self._buffer_layout.unflatten(buffers)
+            for buffer, entry in zip(self._buffers, self._buffer_layout, strict=True):
+                buffer.copy_(parts[entry.name])
+        if self._module.training != train:
+            self._module.train(train)
+
+
+def pooled_before_relu(module: nn.Module) -> nn.Module:
+    """The same function with every ReLU that feeds a max-pooling behind it, where it has a quarter of the work.
+
+    max(relu(a), relu(b)) = relu(max(a, b)), and the gradient takes the same way: to the largest entry if that is
+    positive, nowhere otherwise. Only direct neighbours in an ``nn.Sequential`` are exchanged; the module is changed.
+    """
+    for part in module.modules():
+        if not isinstance(part, nn.Sequential):
+            continue
+        for number in range(len(part) - 1):
+            if isinstance(part[number], nn.ReLU) and isinstance(part[number + 1], nn.MaxPool2d):
+                part[number], part[number + 1] = part[number + 1], part[number]
+    return module
