@@ -3,48 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedkeel.algorithms.row_memory import RowMemory, a_quarter_of_memory
+
 SCALAR_BYTES = 4
 """A plain number in a message counts as one 32-bit float, the unit of the papers' communication tables."""
+
+
+_CHUNK = 1024
+_memory = RowMemory(a_quarter_of_memory())
+
+
+def remember_within(budget: int | None, directory: Path | None = None) -> None:
+    """From now on keep at most ``budget`` bytes of clients' rows in memory (None: a quarter of the machine's).
+
+    Further rows go to a temporary file in ``directory``. Rows that exist already stay where they are.
+    """
+    global _memory
+    _memory = RowMemory(a_quarter_of_memory() if budget is None else budget, directory)
 
 
 class Rows(Mapping[int, Tensor]):
     """One vector per client, kept only for the clients that have one.
 
-    Immutable: ``put`` gives a new table that shares the untouched rows, so a table over a million clients costs only
-    what was touched.
+    Immutable: ``put`` gives a new table that shares the untouched rows. Rows stand in chunks of neighbouring clients,
+    of which only the touched ones are copied, so that a round costs the same with a thousand rows and with a million.
     """
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_chunks", "_count")
 
     def __init__(self, rows: Mapping[int, Tensor] | None = None) -> None:
-        self._rows: dict[int, Tensor] = dict(rows or {})
+        self._chunks: dict[int, dict[int, Tensor]] = {}
+        self._count = 0
+        if rows:
+            self._store(rows)
 
     def __getitem__(self, client: int) -> Tensor:
-        return self._rows[client]
+        try:
+            return self._chunks[client // _CHUNK][client]
+        except KeyError:
+            raise KeyError(client) from None
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._rows)
+        return (client for chunk in self._chunks.values() for client in chunk)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._count
 
     def put(self, clients: Iterable[int], rows: Tensor) -> Rows:
         """The table with rows [K, ...] stored for K clients."""
-        return Rows(self._rows | {client: row.clone() for client, row in zip(clients, rows, strict=True)})
+        after = self._copy()
+        after._store({client: _memory.keep(row) for client, row in zip(clients, rows, strict=True)})
+        _memory.settle()
+        return after
 
     def drop(self, clients: Iterable[int]) -> Rows:
         """The table without some clients."""
-        gone = set(clients)
-        return Rows({client: row for client, row in self._rows.items() if client not in gone})
+        after = self._copy()
+        gone = [client for client in set(clients) if client in self]
+        for number in {client // _CHUNK for client in gone}:
+            after._chunks[number] = {c: row for c, row in self._chunks[number].items() if c not in gone}
+        after._count -= len(gone)
+        return after
 
     def take(self, clients: Iterable[int], default: Tensor) -> Tensor:
         """Rows [K, ...] of K clients; ``default`` stands in for a client that has none."""
-        return torch.stack([self._rows.get(client, default) for client in clients])
+        return torch.stack([self.get(client, default) for client in clients])
+
+    def changed_since(self, before: Rows) -> Iterator[tuple[int, Tensor]]:
+        """The clients whose row is not the one that they had in an earlier table, with their rows."""
+        for number, chunk in self._chunks.items():
+            old = before._chunks.get(number, {})
+            if old is not chunk:
+                yield from ((client, row) for client, row in chunk.items() if old.get(client) is not row)
+
+    def _copy(self) -> Rows:
+        other = Rows()
+        other._chunks, other._count = dict(self._chunks), self._count
+        return other
+
+    def _store(self, rows: Mapping[int, Tensor]) -> None:
+        """Put rows into this table, which nobody else has seen yet; its chunks may be shared."""
+        touched: dict[int, dict[int, Tensor]] = {}
+        for client, row in rows.items():
+            number = client // _CHUNK
+            chunk = touched.get(number)
+            if chunk is None:
+                chunk = touched[number] = dict(self._chunks.get(number, {}))
+            self._count += client not in chunk
+            chunk[client] = row
+        self._chunks |= touched
 
 
 class PerClient:

@@ -34,8 +34,8 @@ class GatheredBatches(Sequence[Batch]):
         for i, client in enumerate(clients):
             self._sizes[i, : len(client)] = [len(rows) for rows in client.plan]
         self._widths = [range(width) for width in self._sizes.max(axis=0, initial=0).tolist()]
-        self._full = (self._sizes == self._sizes.max(axis=0, initial=0)).all(axis=0).tolist()
-        self._active = (self._sizes > 0).all(axis=0).tolist()
+        self._full = np.all(self._sizes == self._sizes.max(axis=0, initial=0), axis=0)
+        self._active = np.all(self._sizes > 0, axis=0)
         self._steps, self._starts = range(0), [0]
         self._x = self._y = torch.empty(0)
 

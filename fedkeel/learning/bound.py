@@ -24,7 +24,8 @@ class BoundModule:
     """A copy of a module that computes at flat parameters [d] and buffers [m]."""
 
     def __init__(self, module: nn.Module, layout: Layout, buffer_layout: Layout, dtype: torch.dtype) -> None:
-        self._module = pooled_before_relu(copy.deepcopy(module)).to(memory_format=torch.channels_last)
+        self._module = pooled_before_relu(copy.deepcopy(module))
+        self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._layout, self._buffer_layout, self._dtype = layout, buffer_layout, dtype
         named, named_buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
         self._parameters = [named[entry.name] for entry in layout]

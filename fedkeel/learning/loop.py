@@ -152,7 +152,7 @@ def _train_dense(
 
 def _folded(sgd: Sgd, correction: Correction, y: Tensor) -> AffinePull | None:
     """What a step does to y apart from the gradient: y − η·(slope·y + constant + wd·y + decay·y)."""
-    rate = sgd.weight_decay
+    rate: Tensor | float = sgd.weight_decay
     for part in (correction.slope, correction.decay):
         rate = rate if part is None else rate + part
     if correction.constant is None and not isinstance(rate, Tensor) and rate == 0:

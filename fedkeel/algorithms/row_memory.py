@@ -1,0 +1,98 @@
+"""Where clients' rows lie: in memory up to a budget, beyond it in a file that is mapped into memory.
+
+Some algorithms remember a vector as large as the model for every client that was ever seen. What does not fit the
+budget goes to slots of a sparse, nameless file, whose pages the system loads when they are read and may drop again.
+A slot is free again when the last tensor that looks at it is gone, so that rows stay values as everywhere else.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SEGMENT = 1 << 26
+"""The file is mapped in pieces of this many bytes (more where a single row is larger)."""
+_ALIGNMENT = 64
+
+
+@dataclass
+class _Shelf:
+    """Slots of one size: the pieces of the file that hold them, and which slots are free."""
+
+    slot: int
+    segments: list[mmap.mmap] = field(default_factory=list)
+    free: list[tuple[int, int]] = field(default_factory=list)
+    """(segment, offset) of each."""
+
+
+class RowMemory:
+    """Copies of rows, the first ``budget`` bytes of them in memory, further ones in a file in ``directory``."""
+
+    def __init__(self, budget: int, directory: Path | None = None) -> None:
+        self.budget = budget
+        self.directory = directory
+        self.in_memory = 0
+        """Bytes of living rows in memory."""
+        self.on_disk = 0
+        """Bytes of living rows in the file."""
+        self._shelves: dict[int, _Shelf] = {}
+
+    def keep(self, row: Tensor) -> Tensor:
+        """A copy of a row, which never changes."""
+        size = row.numel() * row.element_size()
+        if size == 0:
+            return row.clone()
+        if self.in_memory + size <= self.budget:
+            array = np.empty(size, dtype=np.uint8)
+            self.in_memory += size
+            weakref.finalize(array, self._forget, size)
+        else:
+            array = self._slot(size)
+        # from_numpy holds on to the array for as long as any tensor or view looks at its memory.
+        kept = torch.from_numpy(array).view(row.dtype).view(row.shape)
+        kept.copy_(row)
+        return kept
+
+    def settle(self) -> None:
+        """Let the system take the file's pages out of this process; they come back when they are read."""
+        for shelf in self._shelves.values():
+            for segment in shelf.segments:
+                segment.madvise(mmap.MADV_DONTNEED)
+
+    def _slot(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        shelf = self._shelves.setdefault(size, _Shelf(-(-size // _ALIGNMENT) * _ALIGNMENT))
+        if not shelf.free:
+            self._extend(shelf)
+        number, offset = shelf.free.pop()
+        array = np.frombuffer(shelf.segments[number], dtype=np.uint8, count=size, offset=offset)
+        self.on_disk += size
+        weakref.finalize(array, self._release, shelf, number, offset, size)
+        return array
+
+    def _extend(self, shelf: _Shelf) -> None:
+        length = max(SEGMENT // shelf.slot, 1) * shelf.slot
+        with tempfile.TemporaryFile(prefix="fedkeel-rows-", dir=self.directory) as file:
+            os.ftruncate(file.fileno(), length)  # sparse: takes no space before it is written
+            shelf.segments.append(mmap.mmap(file.fileno(), length))
+        shelf.free += [(len(shelf.segments) - 1, start) for start in range(length - shelf.slot, -1, -shelf.slot)]
+
+    def _forget(self, size: int) -> None:
+        self.in_memory -= size
+
+    def _release(self, shelf: _Shelf, number: int, offset: int, size: int) -> None:
+        self.on_disk -= size
+        shelf.free.append((number, offset))
+
+
+def a_quarter_of_memory() -> int:
+    """The budget where none is given, in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
