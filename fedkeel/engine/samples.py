@@ -141,17 +141,23 @@ def block_from(first: int, plan: Sequence[Sized], x: Tensor, clients: int = 1) -
 def rows_of(x: Tensor, rows: Tensor) -> Tensor:
     """Some samples of x [n, ...], laid out in memory as x is (``index_select`` alone would lose ``channels_last``)."""
     if x.dim() == 4 and x.stride(1) == 1:
-        return x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+        return _as_images(x.permute(0, 2, 3, 1).index_select(0, rows))
     return x.index_select(0, rows)
 
 
 def as_channels_last(x: Tensor) -> Tensor:
-    """The same images [n, C, H, W] with a pixel's channels side by side in memory.
+    """The same images [n, C, H, W] with a pixel's channels side by side in memory."""
+    return _as_images(x.permute(0, 2, 3, 1).contiguous())
 
-    By permuting, since ``to(memory_format=…)`` leaves images of one channel as they are, and convolutions then do not
-    recognise them.
+
+def _as_images(pixels: Tensor) -> Tensor:
+    """Images [n, H, W, C] seen as [n, C, H, W].
+
+    The strides are spelled out because torch gives images of one channel others, in which convolutions do not
+    recognise ``channels_last``.
     """
-    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    n, height, width, channels = pixels.shape
+    return pixels.as_strided((n, channels, height, width), (height * width * channels, 1, width * channels, channels))
 
 
 def full_batches(samples: Samples, client: int, batch_size: int = 2048) -> list[Batch]:

@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 from fedkeel.learning import models
+from fedkeel.learning.correction import Correction
+from fedkeel.learning.loop import Sgd, train
 from fedkeel.learning.losses import squared_hinge
 from fedkeel.learning.staged import Staged
 from fedkeel.learning.task import Batch, Task
@@ -77,3 +79,35 @@ def test_other_losses_are_left_to_autograd() -> None:
 @pytest.mark.parametrize("name", ["logistic", "2nn", "emnist_nn", "linear_synth"])
 def test_the_dense_models_of_the_zoo_are_recognised(name: str) -> None:
     assert Task(models.build(name)).dense is not None
+
+
+CORRECTIONS = {
+    "none": lambda K, d: None,
+    "shift for all": lambda K, d: Correction(constant=torch.randn(d, dtype=torch.float64)),
+    "pull by client": lambda K, d: Correction(
+        slope=torch.rand(K, 1, dtype=torch.float64), constant=torch.randn(K, d, dtype=torch.float64)
+    ),
+    "slope and decay": lambda K, d: Correction(slope=0.3, decay=torch.rand(K, 1, dtype=torch.float64)),
+}
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+@pytest.mark.parametrize("unequal", [False, True])
+def test_the_folded_step_is_the_step_of_the_loop(name: str, unequal: bool) -> None:
+    """Four steps with decay and correction folded into the products, against the loop that takes them in turn."""
+    torch.manual_seed(0)
+    task = Task(NETS["tanh, staged"](), dtype=torch.float64)
+    K, B = 3, 6
+    weight = torch.zeros(K, B, dtype=torch.float64)
+    weight[0], weight[1, :3] = 1 / 6, 1 / 3
+    mask = (weight, torch.tensor([True, True, False])) if unequal else (None, None)
+    steps = [Batch(torch.randn(K, B, 5, dtype=torch.float64), torch.randint(0, 3, (K, B)), *mask) for _ in range(4)]
+    y, b = task.w0.expand(K, -1), task.b0.expand(K, -1)
+    correction = CORRECTIONS[name](K, task.d)
+    folded = train(task, y, b, steps, Sgd(0.1, weight_decay=0.01), correction)
+    task.dense = None
+    plain = train(task, y, b, steps, Sgd(0.1, weight_decay=0.01), correction)
+    assert torch.allclose(folded.y, plain.y, atol=1e-13)
+    assert torch.allclose(folded.loss, plain.loss, atol=1e-13)
+    if unequal:
+        assert torch.equal(folded.y[2], y[2])

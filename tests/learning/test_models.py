@@ -136,9 +136,10 @@ def test_vmap_over_two_parameter_sets(name: str) -> None:
     pair: list[nn.Module] = [models.build(name), models.build(name)]
     params, _ = stack_module_state(pair)
     x = torch.stack([batch(name), batch(name).flip(0)])
+    module = built(name)  # outside of vmap, which allows no random initialisation
 
     def logits(params: dict[str, Tensor], x: Tensor) -> Tensor:
-        result: Tensor = functional_call(built(name), params, (x,))
+        result: Tensor = functional_call(module, params, (x,))
         return result
 
     with torch.no_grad():
