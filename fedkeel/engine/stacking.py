@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkeel.engine.samples import ClientBatches, block_from, rows_of
+from fedkeel.engine.samples import ClientBatches, block_from
 from fedkeel.learning.task import Batch
 
 
@@ -64,11 +64,12 @@ class GatheredBatches(Sequence[Batch]):
             for k, start in zip(self._steps, self._starts, strict=False):
                 if k < len(client):
                     rows[i, start : start + len(client.plan[k])] = client.plan[k]
-        chosen = torch.from_numpy(rows)
-        self._x = torch.stack([rows_of(client.x, own) for client, own in zip(self._clients, chosen, strict=True)])
-        self._y = torch.stack(
-            [client.y.index_select(0, own) for client, own in zip(self._clients, chosen, strict=True)]
-        )
+        like = self._clients[0]
+        self._x = like.x.new_empty(*rows.shape, *like.x.shape[1:])
+        self._y = like.y.new_empty(rows.shape)
+        for client, own, x, y in zip(self._clients, torch.from_numpy(rows), self._x, self._y, strict=True):
+            torch.index_select(client.x, 0, own, out=x)
+            torch.index_select(client.y, 0, own, out=y)
 
     def _weight(self, k: int) -> Tensor:
         sizes = self._sizes[:, k : k + 1]

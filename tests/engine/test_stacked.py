@@ -127,7 +127,7 @@ def test_auto_can_be_told() -> None:
 
 
 def test_a_trial_leaves_nothing_behind() -> None:
-    """The choice of the executor must not be seen in the numbers: the round after a trial has the bits of one without."""
+    """The choice of the executor must not be seen in the numbers: the round after a trial has the bits of any other."""
     simulation = tiny_simulation(make_algorithm("scaffold"))
     job = simulation.job(simulation.start())
     before = simulation.executor.run(job)
