@@ -18,6 +18,7 @@ GradMA-W is the worker's half alone, GradMA-S the server's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -43,7 +44,7 @@ from fedkeel.algorithms.projection import Blocks, bounds_of, project, project_fe
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import State
 from fedkeel.errors import invalid
-from fedkeel.learning.loop import Gradient, Sgd
+from fedkeel.learning.loop import Sgd
 from fedkeel.learning.task import Batch
 
 Row = Literal["prev", "global", "anchor"]
@@ -147,21 +148,21 @@ def worker_update(params: WorkerParams, local: Local) -> Tensor:
     bounds = bounds_of(local.problem.layout, params.blocks)
     nabla, sgd = decayed(params, local)
     shares_dropout = local.task.stochastic and params.dropout == "shared"
+    gG = x.new_empty(len(x), 1 + len(params.rows), x.shape[1])  # g and the rows of G, in the same memory at every step
 
     def projected(x_tau: Tensor, b: Tensor, batch: Batch, tau: int) -> tuple[Tensor, Tensor, Tensor]:
         nonlocal x_prev
         drawn = torch.get_rng_state() if shares_dropout else None
-        g, loss, b_after = nabla(x_tau, b, batch, tau)
-        G = []
-        for row in params.rows:
+        _, loss, b_after = nabla(x_tau, b, batch, gG[:, 0])
+        for j, row in enumerate(params.rows, start=1):
             if row == "anchor":
-                G.append(x_tau - x)
+                torch.sub(x_tau, x, out=gG[:, j])
                 continue
             if drawn is not None:
                 torch.set_rng_state(drawn)
-            G.append(nabla(x_prev if row == "prev" else x, b, batch, tau)[0])
+            nabla(x_prev if row == "prev" else x, b, batch, gG[:, j])
         x_prev = x_tau
-        return project_few(g, torch.stack(G, dim=1), params.rho_l, bounds) if G else g, loss, b_after
+        return project_few(gG, params.rho_l, bounds), loss, b_after
 
     return local.train(gradient=projected, sgd=sgd)
 
@@ -184,17 +185,21 @@ def check_memory(name: str, params: ServerParams, clients: Clients) -> None:
         raise invalid(f"{name}.m", f"at least the {clients.S} clients of a round", params.m, hint)
 
 
-def decayed(params: CommonParams, local: Local) -> tuple[Gradient, Sgd]:
+Nabla = Callable[[Tensor, Tensor, Batch, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""``nabla(y, b, batch, out)``: the minibatch gradient at y [K, d], written to ``out``; the loss; the buffers."""
+
+
+def decayed(params: CommonParams, local: Local) -> tuple[Nabla, Sgd]:
     """The minibatch gradient as it enters the projection, and the optimiser that takes the step."""
     if params.decay == "all":
-        return lambda y, b, batch, k: local.task.gradient(y, b, batch), local.sgd
+        return lambda y, b, batch, out: local.task.gradient(y, b, batch, out=out), local.sgd
     strength = torch.zeros_like(local.problem.w0)
     for entry in local.problem.layout:
         strength[entry.start : entry.stop] = 0.0 if "bias" in entry.name else local.sgd.weight_decay
 
-    def gradient(y: Tensor, b: Tensor, batch: Batch, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        nabla, loss, b_after = local.task.gradient(y, b, batch)
-        return nabla + strength * y, loss, b_after
+    def gradient(y: Tensor, b: Tensor, batch: Batch, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        nabla, loss, b_after = local.task.gradient(y, b, batch, out=out)
+        return nabla.addcmul_(strength, y), loss, b_after
 
     return gradient, replace(local.sgd, weight_decay=0.0)
 

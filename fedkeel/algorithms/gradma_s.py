@@ -9,6 +9,8 @@ The momentum is projected so that it does not work against the accumulated updat
 
 from __future__ import annotations
 
+import torch
+
 from fedkeel.algorithms import gradma_memory as memory
 from fedkeel.algorithms.contract import Algorithm, Claim, Clients, Law, Local, Message, Problem, Round, Uploads
 from fedkeel.algorithms.gradma import CODE, PAPER, ServerParams, check_memory, decayed, server_update
@@ -53,8 +55,10 @@ class GradMAS(Algorithm):
     def local_round(self, local: Local) -> tuple[Message, State]:
         if self.params.decay == "all":
             return super().local_round(local)
-        gradient, sgd = decayed(self.params, local)
-        return Message(y=local.train(gradient=gradient, sgd=sgd)), local.client
+        nabla, sgd = decayed(self.params, local)
+        g = torch.empty_like(local.w)
+        y = local.train(gradient=lambda y, b, batch, k: nabla(y, b, batch, g), sgd=sgd)
+        return Message(y=y), local.client
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return server_update(self.params, server, uploads)

@@ -29,6 +29,8 @@ from fedkeel.learning.layout import Layout
 Blocks = Literal["flat", "tensor"]
 COLUMNS = 1 << 14
 """Coordinates that are converted to float64 at a time, so that the copies stay in the cache."""
+STRETCH = 1 << 10
+"""Coordinates whose products are summed in the vectors' own precision, before float64 takes over."""
 POSSIBLE = 1e-5
 """Violation of a condition, relative to ‖g‖, from which on there is no solution."""
 
@@ -148,33 +150,48 @@ def _noise(K: Tensor) -> float:
 
 
 @torch.no_grad()
-def project_few(g: Tensor, G: Tensor, rho: float = 0.0, bounds: Tensor | None = None) -> Tensor:
-    """The projections of K vectors g [K, d] for r ≤ 3 rows each, G [K, r, d]."""
-    if not G.shape[1]:
-        return g
-    bounds = torch.tensor([0, g.shape[1]]) if bounds is None else bounds
-    steps = multipliers(g, G, rho, bounds).to(g.dtype)
-    u = g.clone()
+def project_few(vectors: Tensor, rho: float = 0.0, bounds: Tensor | None = None) -> Tensor:
+    """The projections u [K, d] of K vectors g for r ≤ 3 rows each, given together as [K, 1 + r, d] with g first.
+
+    u is written over g.
+    """
+    u = vectors[:, 0]
+    if vectors.shape[1] == 1:
+        return u
+    bounds = torch.tensor([0, u.shape[1]]) if bounds is None else bounds
+    steps = multipliers(vectors, rho, bounds).to(u.dtype)
     for block, (start, stop) in enumerate(pairwise(bounds.tolist())):
-        u[:, start:stop] += (steps[:, block].unsqueeze(1) @ G[:, :, start:stop]).squeeze(1)
+        for row in range(steps.shape[2]):
+            if bool(steps[:, block, row].ne(0).any()):
+                u[:, start:stop].addcmul_(vectors[:, 1 + row, start:stop], steps[:, block, row, None])
     return u
 
 
-def multipliers(g: Tensor, G: Tensor, rho: float, bounds: Tensor) -> Tensor:
+def multipliers(vectors: Tensor, rho: float, bounds: Tensor) -> Tensor:
     """What each row adds to g, by block: u = g + Σ_j c_j G_j [K, B, r]."""
-    gram = g.new_zeros(len(g), len(bounds) - 1, 1 + G.shape[1], 1 + G.shape[1], dtype=torch.float64)
-    for block, columns in _columns(bounds):
-        vectors = torch.cat([g[:, None, columns], G[:, :, columns]], dim=1).double()
-        gram[:, block] += vectors @ vectors.mT
+    gram = torch.stack([torch.stack([_gram(own, *edges) for edges in pairwise(bounds.tolist())]) for own in vectors])
     lengths = gram.diagonal(dim1=2, dim2=3).sqrt()
     lengths = torch.where(lengths == 0, 1, lengths)
     cosines = gram / (lengths.unsqueeze(2) * lengths.unsqueeze(3))
     K, p = cosines[..., 1:, 1:], cosines[..., 1:, 0]
-    exact = rounding(g.dtype)
+    exact = rounding(vectors.dtype)
     z, violation = _best_active_set(K, p - rho, exact)
     if rho > 0:
         z = torch.where((violation > POSSIBLE).unsqueeze(2), _best_active_set(K, p, exact)[0], z)
     return z * lengths[..., :1] / lengths[..., 1:]
+
+
+def _gram(vectors: Tensor, start: int, stop: int) -> Tensor:
+    """Inner products of r + 1 vectors over some coordinates, in float64 [r + 1, r + 1].
+
+    Stretches are summed in the vectors' own precision: their rounding is that of the numbers themselves and does not
+    add up over the stretches, while converting everything to float64 would cost as much as a gradient.
+    """
+    whole = start + (stop - start) // STRETCH * STRETCH
+    stretches = vectors[:, start:whole].view(len(vectors), -1, STRETCH).transpose(0, 1) if whole > start else None
+    rest = vectors[:, whole:stop]
+    products = (rest @ rest.T).double()
+    return products if stretches is None else products + (stretches @ stretches.mT).sum(0, dtype=torch.float64)
 
 
 def _best_active_set(K: Tensor, p: Tensor, exact: float) -> tuple[Tensor, Tensor]:
