@@ -7,7 +7,7 @@ An executor takes a ``Job`` (one round, its cohort) and gives the ``Outcome`` wi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -45,6 +45,21 @@ class Job:
     steps: Tensor
     steps_per_epoch: Tensor
     sgd: Sgd
+
+    def take(self, rows: Sequence[int]) -> Job:
+        """The same round for some clients of the cohort only; what they were told stays as it is."""
+        kept = list(rows)
+        return replace(
+            self,
+            clients=self.clients.take(kept),
+            message=State(
+                **{k: PerClient(v.rows[kept]) if isinstance(v, PerClient) else v for k, v in self.message.items()}
+            ),
+            states=_rows(self.states, kept),
+            buffers=self.buffers[kept],
+            steps=self.steps[kept],
+            steps_per_epoch=self.steps_per_epoch[kept],
+        )
 
     def local(
         self,
@@ -88,6 +103,20 @@ class Outcome:
     """Mean objective over each client's steps [S]."""
     norms: list[Tensor]
     """Per client the norms of its gradients before clipping [K_i]; empty without clipping."""
+    moved: Tensor
+    """How far local training moved each client's model, ‖y_i − y_0‖, before it was limited [S]."""
+
+    def take(self, rows: Sequence[int]) -> Outcome:
+        """What some of the clients return."""
+        kept = list(rows)
+        return Outcome(
+            _rows(self.message, kept),
+            _rows(self.states, kept),
+            self.buffers[kept],
+            self.loss[kept],
+            [self.norms[row] for row in kept],
+            self.moved[kept],
+        )
 
 
 class Executor(Protocol):
@@ -133,7 +162,7 @@ def train_one(job: Job, i: int) -> Outcome:
             "choose another training.batch_size, training.drop_last = true, or a model without BatchNorm."
         ) from None
     trained = local.results[-1]
-    return Outcome(message, state, trained.b, trained.loss, list(trained.norms))
+    return Outcome(message, state, trained.b, trained.loss, list(trained.norms), trained.moved)
 
 
 def train_together(job: Job, rows: slice) -> Outcome:
@@ -149,7 +178,7 @@ def train_together(job: Job, rows: slice) -> Outcome:
     message, state = job.algorithm.local_round(local)
     trained = local.results[-1]
     norms = [own[: int(steps)] for own, steps in zip(trained.norms, local.steps, strict=True)]
-    return Outcome(message, state, trained.b, trained.loss, norms)
+    return Outcome(message, state, trained.b, trained.loss, norms, trained.moved)
 
 
 def local_of(job: Job, i: int) -> Local:
@@ -178,7 +207,12 @@ def gather(outcomes: list[Outcome]) -> Outcome:
         torch.cat([outcome.buffers for outcome in outcomes]),
         torch.cat([outcome.loss for outcome in outcomes]),
         [norms for outcome in outcomes for norms in outcome.norms],
+        torch.cat([outcome.moved for outcome in outcomes]),
     )
+
+
+def _rows(values: State, rows: list[int]) -> State:
+    return State(**{name: value[rows] for name, value in values.items()})
 
 
 def _concatenated(parts: list[State]) -> State:

@@ -9,6 +9,10 @@ fixed once:
     q ← q + wd·y                       weight decay, after clipping
     v ← μ·v + q;  q ← v                local momentum, if on; v = 0 at the start of every round
     y ← y − η·q
+
+and after the last step, if the whole move is limited to D:
+
+    y ← y_0 + (y − y_0)·min(1, D/‖y − y_0‖)
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ class Sgd:
     weight_decay: float = 0.0
     momentum: float | Tensor = 0.0
     """μ, one number or one per coordinate [d]."""
+    max_move: float | None = None
+    """D, the largest allowed ‖y − y_0‖ after all steps; None: no limit."""
 
     @property
     def has_momentum(self) -> bool:
@@ -52,6 +58,8 @@ class Trained:
     """Mean objective over the steps taken [K], each taken before its step."""
     norms: Tensor
     """Norm of the corrected gradient at every step before clipping [K, steps]; [K, 0] without clipping."""
+    moved: Tensor
+    """‖y − y_0‖ over all steps, before it is limited [K]; float64, in which squares of float32 cannot overflow."""
 
 
 Gradient = Callable[[Tensor, Tensor, Batch, int], tuple[Tensor, Tensor, Tensor]]
@@ -72,7 +80,7 @@ def train(
     after_step: AfterStep | None = None,
 ) -> Trained:
     """Train K clients from parameters y [K, d] and buffers b [K, m] over their batches."""
-    y = y.clone()
+    start, y = y, y.clone()
     workspace = torch.empty_like(y)
     velocity = torch.zeros_like(y) if sgd.has_momentum else None
     loss_sum = torch.zeros(len(y), dtype=y.dtype)
@@ -117,4 +125,9 @@ def train(
         loss_sum += loss
         steps_taken += 1 if batch.active is None else batch.active
     recorded = torch.stack(norms, dim=1) if norms else y.new_empty(len(y), 0)
-    return Trained(y, b, loss_sum / steps_taken.clamp(min=1), recorded)
+    move = torch.sub(y, start, out=workspace)
+    moved = torch.linalg.vector_norm(move, dim=1, dtype=torch.float64)
+    if sgd.max_move is not None:
+        factor = (sgd.max_move / moved).to(y.dtype).unsqueeze(1)
+        y = torch.where(factor < 1, start + move * factor, y)
+    return Trained(y, b, loss_sum / steps_taken.clamp(min=1), recorded, moved)
