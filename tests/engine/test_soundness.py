@@ -42,8 +42,9 @@ class Poisoner(Serial):
         if job.round.t not in self.rounds or client not in job.clients.ids:
             return outcome
         row = job.clients.ids.index(client)
-        kinds = [("message", name) for name in outcome.message] + [("states", name) for name in outcome.states]
-        owner, name = (kinds + [("buffers", "")])[job.round.t % (len(kinds) + 1)]
+        parts = [("message", name) for name in outcome.message] + [("states", name) for name in outcome.states]
+        parts.append(("buffers", ""))
+        owner, name = parts[job.round.t % len(parts)]
         self.poisoned.append(f"{owner}.{name}")
         if owner == "buffers":
             return replace(outcome, buffers=self._spoilt(outcome.buffers, row))
