@@ -104,7 +104,7 @@ class Outcome:
     norms: list[Tensor]
     """Per client the norms of its gradients before clipping [K_i]; empty without clipping."""
     moved: Tensor
-    """How far local training moved each client's model, ‖y_i − y_0‖, before it was limited [S]."""
+    """How far local training moved each client's model before that was limited [S]; NaN without a limit."""
 
     def take(self, rows: Sequence[int]) -> Outcome:
         """What some of the clients return."""

@@ -86,8 +86,3 @@ class Faults(BaseModel):
         if self.bad_update == "clip" and self.max_update_norm is None:
             raise ValueError("given max_update_norm with bad_update = 'clip'")
         return self
-
-    @property
-    def largest_move(self) -> float | None:
-        """What local training is limited to; None where it is not."""
-        return self.max_update_norm if self.bad_update == "clip" else None

@@ -218,7 +218,7 @@ class Simulation:
             buffers=torch.stack([self._buffers_of(state, client) for client in ids]),
             steps=steps,
             steps_per_epoch=torch.tensor([training.steps_per_epoch(int(n)) for n in sizes]),
-            sgd=Sgd(round.lr, training.clip, training.weight_decay, training.momentum, self.faults.largest_move),
+            sgd=Sgd(round.lr, training.clip, training.weight_decay, training.momentum, self.faults.max_update_norm),
         )
 
     def _score(self, w: Tensor, b: Tensor, on: str) -> Score:

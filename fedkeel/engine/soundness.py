@@ -22,6 +22,7 @@ def examine(settings: Faults, ids: tuple[int, ...], outcome: Outcome, where: str
     """
     bad = not_finite(outcome)
     limit, faults = settings.max_update_norm, []
+    # Local training has already limited these; unless the policy is to clip, they are bad all the same.
     for row in [] if limit is None else torch.nonzero(outcome.moved > limit).flatten().tolist():
         length = f"an update of norm {float(outcome.moved[row]):.3g}, above faults.max_update_norm = {limit:g}"
         if settings.bad_update != "clip":

@@ -59,7 +59,7 @@ class Trained:
     norms: Tensor
     """Norm of the corrected gradient at every step before clipping [K, steps]; [K, 0] without clipping."""
     moved: Tensor
-    """‖y − y_0‖ over all steps, before it is limited [K]; float64, in which squares of float32 cannot overflow."""
+    """‖y − y_0‖ over all steps, before it is limited [K]; NaN without a limit, where nobody asks."""
 
 
 Gradient = Callable[[Tensor, Tensor, Batch, int], tuple[Tensor, Tensor, Tensor]]
@@ -125,9 +125,10 @@ def train(
         loss_sum += loss
         steps_taken += 1 if batch.active is None else batch.active
     recorded = torch.stack(norms, dim=1) if norms else y.new_empty(len(y), 0)
-    move = torch.sub(y, start, out=workspace)
-    moved = torch.linalg.vector_norm(move, dim=1, dtype=torch.float64)
+    moved = torch.full((len(y),), torch.nan, dtype=torch.float64)
     if sgd.max_move is not None:
+        move = torch.sub(y, start, out=workspace)
+        moved = torch.linalg.vector_norm(move, dim=1, dtype=torch.float64)  # where squares of float32 do not overflow
         factor = (sgd.max_move / moved).to(y.dtype).unsqueeze(1)
         y = torch.where(factor < 1, start + move * factor, y)
     return Trained(y, b, loss_sum / steps_taken.clamp(min=1), recorded, moved)
