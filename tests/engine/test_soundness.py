@@ -23,7 +23,7 @@ from fedkeel.errors import DivergedError
 from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import Store
 from tests.algorithms import quadratic
-from tests.engine.test_faults import MANY, assert_same_bits, attended, records, with_norm
+from tests.engine.test_faults import MANY, assert_same_bits, attended, made, played, with_norm
 
 SKIP = Faults(bad_update="skip-client")
 
@@ -61,7 +61,7 @@ class Poisoner(Serial):
 def test_a_skipped_client_was_not_there(name: str) -> None:
     """Whatever it returned was spoilt: upload, state or buffers, its round is that of an absent client."""
     poisoner = Poisoner(math.inf if len(name) % 2 else math.nan)
-    poisoned = with_norm(make_algorithm(name), SKIP, steps=2)
+    poisoned = with_norm(made(name), SKIP, steps=2)
     poisoned.executor = poisoner
     job = poisoned.job(poisoned.start())
     values = len(Serial().run(job).message) + len(job.states) + 1
@@ -69,12 +69,12 @@ def test_a_skipped_client_was_not_there(name: str) -> None:
     cohorts = [[i for i in range(5) if i != t % 5] for t in range(count)]
     after = rounds(poisoned, count)
     assert len(set(poisoner.poisoned)) == values
-    assert_same_bits(after, rounds(attended(with_norm(make_algorithm(name), steps=2), cohorts), count))
+    assert_same_bits(after, rounds(attended(with_norm(made(name), steps=2), cohorts), count))
 
 
 def test_a_skipped_client_is_recorded_and_its_traffic_counted() -> None:
     simulation = tiny_simulation(make_algorithm("scaffold"), faults=SKIP, executor=Poisoner(rounds=range(1)))
-    (record,) = records(simulation, 1)
+    _, (record,) = played(simulation, 1)
     assert record.cohort == (1, 2, 3, 4)
     assert record.faults == (Fault(0, "skipped", "a number that is not finite in value y of its upload"),)
     assert record.bytes_up == 5 * simulation.task.d * 8
@@ -152,7 +152,7 @@ def test_what_cannot_be_clipped_is_skipped() -> None:
     """NaN and ∞ have no direction; the others are clipped as usual."""
     faults = Faults(bad_update="clip", max_update_norm=1e-3)
     simulation = tiny_simulation(make_algorithm("fedavg"), faults=faults, executor=Poisoner(rounds=range(1)))
-    (record,) = records(simulation, 1)
+    _, (record,) = played(simulation, 1)
     assert [(f.client, f.kind) for f in record.faults] == [(i, "clipped") for i in (1, 2, 3, 4)] + [(0, "skipped")]
     assert record.drifts == pytest.approx((1e-3,) * 4)
 
