@@ -18,7 +18,8 @@ from fedkeel.algorithms.contract import Algorithm
 from fedkeel.build import make_task
 from fedkeel.data import Dataset, Federation, load
 from fedkeel.engine.settings import Training
-from fedkeel.engine.simulation import DivergedError, Simulation
+from fedkeel.engine.simulation import Simulation
+from fedkeel.errors import DivergedError
 from fedkeel.runs.directory import environment, write_atomically
 from fedkeel.runs.history import History, Measured
 from fedkeel.runs.runner import Evaluation, execute

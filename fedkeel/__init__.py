@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from fedkeel.algorithms.state import Message, State
     from fedkeel.api import Run, run, train
     from fedkeel.check import check_algorithm
-    from fedkeel.engine.settings import Training
+    from fedkeel.engine.settings import Faults, Training
     from fedkeel.engine.simulation import Simulation
-    from fedkeel.errors import FedkeelError
+    from fedkeel.errors import DivergedError, FedkeelError
     from fedkeel.learning.staged import Staged
     from fedkeel.learning.task import Task
 
@@ -42,6 +42,8 @@ _HOMES = {
     "Algorithm": "fedkeel.algorithms.contract",
     "AlgorithmParams": "fedkeel.algorithms.contract",
     "Clients": "fedkeel.algorithms.contract",
+    "DivergedError": "fedkeel.errors",
+    "Faults": "fedkeel.engine.settings",
     "FedkeelError": "fedkeel.errors",
     "Law": "fedkeel.algorithms.contract",
     "Local": "fedkeel.algorithms.contract",
@@ -66,6 +68,8 @@ __all__ = [
     "Algorithm",
     "AlgorithmParams",
     "Clients",
+    "DivergedError",
+    "Faults",
     "FedkeelError",
     "Law",
     "Local",

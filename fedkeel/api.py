@@ -15,7 +15,7 @@ from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.algorithms.validate import checked
 from fedkeel.data import Federation
 from fedkeel.engine.choice import make_executor
-from fedkeel.engine.settings import Training
+from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.simulation import RunState, Simulation
 from fedkeel.errors import InputError, invalid
 from fedkeel.learning.losses import Loss
@@ -62,6 +62,7 @@ def train(
     seed: int = 0,
     params: dict[str, Any] | None = None,
     loss: Loss | None = None,
+    faults: Faults | dict[str, Any] | None = None,
     evaluate_every: int = 1,
     executor: str = "serial",
     workers: int | None = None,
@@ -72,7 +73,8 @@ def train(
 
     ``algorithm`` is a name (with ``params``, its own parameters) or an ``Algorithm`` object; ``model`` a name of the
     zoo or any ``torch.nn.Module``; ``training`` are the fields of ``Training``: rounds, participation, epochs or
-    steps, batch_size, lr, lr_decay, momentum, weight_decay, clip, ….
+    steps, batch_size, lr, lr_decay, momentum, weight_decay, clip, …; ``faults`` what goes wrong with clients, and what
+    is done about updates that are not finite or too long, e.g. ``{"dropout": 0.1, "bad_update": "skip-client"}``.
     """
     _require_federation(data)
     if isinstance(algorithm, str):
@@ -80,8 +82,10 @@ def train(
     elif params:
         raise InputError("params go with the name of an algorithm; an Algorithm object has its own already.")
     settings = checked("training", Training, training)
+    if not isinstance(faults, Faults):
+        faults = checked("faults", Faults, faults or {})
     task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], loss)
-    simulation = Simulation(algorithm, task, data, settings, seed, make_executor(executor, workers))
+    simulation = Simulation(algorithm, task, data, settings, seed, make_executor(executor, workers), faults=faults)
     try:
         state, history = execute(simulation, Evaluation(every=evaluate_every), watch=watch)
     finally:

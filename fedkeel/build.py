@@ -65,4 +65,6 @@ def make_simulation(
     task = make_task(experiment.model.name, federation.dataset, model_seed, DTYPES[experiment.training.dtype])
     algorithm = make_algorithm(experiment.algorithm.name, **experiment.algorithm_params())
     executor = make_executor(experiment.run.executor, experiment.run.workers)
-    return Simulation(algorithm, task, federation, experiment.training, experiment.seed, executor)
+    return Simulation(
+        algorithm, task, federation, experiment.training, experiment.seed, executor, faults=experiment.faults
+    )

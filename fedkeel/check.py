@@ -22,7 +22,7 @@ from fedkeel.algorithms.registry import algorithm_class, make_algorithm
 from fedkeel.algorithms.state import PerClient, Rows, State, bytes_down, bytes_up
 from fedkeel.data import Federation, from_clients
 from fedkeel.engine.executors import Job, Outcome, Serial, train_together
-from fedkeel.engine.settings import Training
+from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.simulation import RunState, Simulation
 from fedkeel.errors import FedkeelError
 from fedkeel.learning.staged import Staged
@@ -108,6 +108,7 @@ def tiny_simulation(
     sizes: tuple[int, ...] = SIZES,
     norm: bool = False,
     executor: Serial | None = None,
+    faults: Faults | None = None,
     **training: Any,
 ) -> Simulation:
     """A federation of five clients under the algorithm, or what it needs in their place."""
@@ -120,8 +121,9 @@ def tiny_simulation(
         work.setdefault("steps", 5)
     if "steps" not in work:
         work.setdefault("epochs", 2)
+    federation = tiny_federation(sizes)
     return Simulation(
-        algorithm, tiny_task(norm), tiny_federation(sizes), Training(**work), executor=executor or Serial()
+        algorithm, tiny_task(norm), federation, Training(**work), executor=executor or Serial(), faults=faults
     )
 
 
@@ -199,6 +201,16 @@ def _runs_partial(cls: type[Algorithm]) -> None:
         raise AssertionError("the global model is not finite")
 
 
+def _runs_with_faults(cls: type[Algorithm]) -> None:
+    """it runs when clients drop out, lose uploads, straggle and answer twice (as far as it can), and stays finite"""
+    absent = {} if "full" in cls.needs else {"dropout": 0.2, "lost": 0.2, "late": 0.1}
+    slow = {} if "equal_steps" in cls.needs else {"stragglers": 0.5}
+    simulation = tiny_simulation(cls(), faults=Faults(duplicates=0.5, **absent, **slow))
+    state = rounds(simulation, 6)
+    if not bool(torch.isfinite(state.server.w).all()):
+        raise AssertionError("the global model is not finite")
+
+
 def _runs_with_norm(cls: type[Algorithm]) -> None:
     """it runs on a model with BatchNorm and lets no statistics into its vectors"""
     simulation = tiny_simulation(cls(), sizes=(12, 7, 20, 10, 16), norm=True, drop_last=True)
@@ -271,6 +283,7 @@ CHECKS: list[Callable[[type[Algorithm]], None]] = [
     _is_pure,
     _is_deterministic,
     _runs_partial,
+    _runs_with_faults,
     _runs_with_norm,
     _is_batched,
     _resumes,

@@ -16,7 +16,8 @@ from fedkeel.algorithms.validate import checked, sentence
 from fedkeel.data.partitions import RULES
 from fedkeel.data.sources import SOURCES
 from fedkeel.engine.choice import NAMES
-from fedkeel.engine.settings import Training
+from fedkeel.engine.faults import check_needs
+from fedkeel.engine.settings import Faults, Training
 from fedkeel.errors import DataError, InputError, unknown
 from fedkeel.learning import models
 from fedkeel.runs.runner import Evaluation
@@ -81,6 +82,7 @@ class Experiment(BaseModel):
     model: ModelConfig = ModelConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     training: Training = Training()
+    faults: Faults = Faults()
     evaluation: Evaluation = Evaluation()
     run: RunConfig = RunConfig()
 
@@ -201,6 +203,7 @@ def _validated(table: dict[str, Any], source: _Source | None) -> Experiment:
         experiment = Experiment(**table)
         algorithm = algorithm_class(experiment.algorithm.name)
         checked(experiment.algorithm.name, algorithm.Params, experiment.algorithm_params())
+        check_needs(algorithm, experiment.faults)
         _check_names(experiment)
     except ValidationError as error:
         path = [str(part) for part in error.errors()[0]["loc"]]

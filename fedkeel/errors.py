@@ -23,6 +23,10 @@ class ModelError(FedkeelError):
     """A model that does not fit the data or lacks what an algorithm needs of it."""
 
 
+class DivergedError(FedkeelError):
+    """Training produced a number that is not finite, or an update beyond the allowed norm."""
+
+
 def invalid(name: str, allowed: str, got: object, hint: str = "") -> InputError:
     """The one sentence for a bad value: ``<name> must be <allowed>, got <got>. <hint>``.
 

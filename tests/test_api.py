@@ -37,9 +37,21 @@ def test_the_same_call_gives_the_same_bits() -> None:
     assert not torch.equal(ends[0], ends[2])
 
 
+def test_faults_by_field_or_as_an_object() -> None:
+    fed = fk.data.load("mnist5k").partition("iid", clients=20, seed=0)
+    by_field, by_object, none = (
+        fk.train("fedavg", data=fed, rounds=1, participation=0.5, faults=faults).state.server.w
+        for faults in ({"dropout": 0.5}, fk.Faults(dropout=0.5), None)
+    )
+    assert torch.equal(by_field, by_object)
+    assert not torch.equal(by_field, none)
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
+        ({"faults": {"lost": 2}}, "faults.lost must be a number below 1, got 2"),
+        ({"faults": {"stragglers": 0.5}, "algorithm": "vrlsgd"}, "faults.stragglers must be 0 with vrlsgd"),
         ({"algorithm": "fedavgg"}, "no algorithm named 'fedavgg'. Did you mean 'fedavg'"),
         ({"rounds": 0}, "training.rounds must be a number of at least 1, got 0"),
         ({"round": 3}, "no field in training named 'round'. Did you mean 'rounds'"),

@@ -30,6 +30,18 @@ def fedkeel(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
+def test_faults_are_told(tmp_path: Path) -> None:
+    """Bad updates one by one, five at most; everything else in one line at the end."""
+    faults = '[faults]\nstragglers = 1.0\nbad_update = "clip"\nmax_update_norm = 0.01\n'
+    (tmp_path / "e.toml").write_text(EXPERIMENT.replace("batch_size = 50", "batch_size = 20") + faults)
+    said = fedkeel("run", "e.toml", cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert "warning: round 1: client" in said.stdout
+    assert "clipped: an update of norm" in said.stdout
+    assert said.stdout.count("warning:") == 5
+    assert "faults: 12 × clipped, 12 × straggler" in said.stdout
+
+
 def test_run_resume_and_read(tmp_path: Path) -> None:
     (tmp_path / "e.toml").write_text(EXPERIMENT)
     first = fedkeel("run", "e.toml", "--json", cwd=tmp_path)

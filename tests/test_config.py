@@ -42,6 +42,14 @@ def test_a_dump_reads_back_equal(tmp_path: Path) -> None:
     assert again.training.rounds == 2
 
 
+def test_faults_are_dumped_and_read_back(tmp_path: Path) -> None:
+    text = GOOD + '[faults]\nlost = 0.1\nstraggler_share = [0.3, 0.5]\nbad_update = "clip"\nmax_update_norm = 9\n'
+    (experiment,) = config.read(written(tmp_path, text))
+    assert experiment.faults.straggler_share == (0.3, 0.5)
+    (again,) = config.read(written(tmp_path, config.dump(experiment)))
+    assert again == experiment
+
+
 def test_settings_change_fields_before_validation(tmp_path: Path) -> None:
     (experiment,) = config.read(written(tmp_path, GOOD), ["training.lr=0.05", "algorithm.name=feddyn", "seed=7"])
     assert (experiment.training.lr, experiment.algorithm.name, experiment.seed) == (0.05, "feddyn", 7)
@@ -93,6 +101,41 @@ def test_a_sweep_is_the_product_of_its_lists(tmp_path: Path) -> None:
         ("rounds = 2", "rounds = 2\nepochs = 1\nsteps = 1", r"training must be given either epochs or steps"),
         ("lr = 0.1", "lr = nan", r"training.lr must be"),
         ("seed = 3", "seed = ", r"experiment.toml is not valid TOML"),
+        (
+            "[training]",
+            "[faults]\ndropout = 1\n[training]",
+            r"faults.dropout must be a number below 1, got 1 \(experiment.toml, line 16\)",
+        ),
+        (
+            "[training]",
+            "[faults]\nstraggler_share = [0.8, 0.2]\n[training]",
+            r"faults.straggler_share must be two numbers above 0 and at most 1, the smaller first, got \[0.8, 0.2\]",
+        ),
+        (
+            "[training]",
+            '[faults]\nbad_update = "skip"\n[training]',
+            r"faults.bad_update must be one of 'stop', 'skip-client' or 'clip', got 'skip'",
+        ),
+        (
+            "[training]",
+            '[faults]\nbad_update = "clip"\n[training]',
+            r"faults must be given max_update_norm with bad_update = 'clip'",
+        ),
+        (
+            "[training]",
+            "[faults]\nmax_update_norm = inf\n[training]",
+            r"faults.max_update_norm must be a finite number",
+        ),
+        (
+            "[training]",
+            "[faults]\ndrop = 0.1\n[training]",
+            r"no field in experiment named 'drop'.*Did you mean 'dropout'",
+        ),
+        (
+            'name = "feddc"\nalpha = 0.1',
+            'name = "vrlsgd"\n[faults]\nlost = 0.1',
+            r"faults.lost must be 0 with vrlsgd, which needs every client .* got 0.1 \(experiment.toml, line 14\)",
+        ),
     ],
 )
 def test_a_mistake_gets_one_sentence(tmp_path: Path, old: str, new: str, sentence: str) -> None:

@@ -4,6 +4,7 @@ import importlib.util
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from fedkeel import config
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.check import check_algorithm, check_law
+from fedkeel.engine.settings import Faults
 
 ROOT = Path(__file__).parents[1]
 
@@ -206,7 +208,7 @@ def test_the_command_of_a_page_is_valid(name: str) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "docs" / "adding-an-algorithm.md", *make_pages.PAGES.glob("*.md")]:
+    for page in [ROOT / "docs" / "adding-an-algorithm.md", ROOT / "docs" / "faults.md", *make_pages.PAGES.glob("*.md")]:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
@@ -239,6 +241,29 @@ def test_adding_an_algorithm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     exec(fading, names)
     for law in names["FadingProx"].laws:
         check_law(names["FadingProx"], law)
+
+
+def test_the_page_on_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its code runs, its table of settings has every field with its default, and every algorithm is in its last one."""
+    page = ROOT / "docs" / "faults.md"
+    text = page.read_text(encoding="utf-8")
+    (code,) = blocks(page)
+    exec(shortened(code), {"__name__": "faults"})
+    assert re.fullmatch(r"\d+\.\d%\n", capsys.readouterr().out)
+    (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert config.expand(tomllib.loads(toml), [])[0].faults.lost == 0.05
+    for name, field in Faults.model_fields.items():
+        default = "absent" if field.default is None else str(field.default).strip("()")
+        (said,) = re.findall(rf"\n\| `{name}` \| (.*?) \|", text)
+        assert said.strip("[]`") == default.removesuffix(".0"), name
+    last = text.split("## What each algorithm does")[1]
+    assert [cls.title for cls in ALGORITHMS.values() if cls.title not in last] == []
+
+
+def test_the_example_of_faults_is_valid() -> None:
+    experiments = config.read(ROOT / "examples" / "faults.toml")
+    assert [experiment.algorithm.name for experiment in experiments] == ["fedavg", "fednova", "scaffold", "mifa"]
+    assert all(experiment.faults.max_update_norm == 50 for experiment in experiments)
 
 
 def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ A round runs through them in this order; everything an algorithm remembers stand
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -124,6 +124,14 @@ class Clients:
 
     def __getitem__(self, rows: slice) -> Clients:
         return Clients(self.ids[rows], self.sizes[rows], self.N, self.n, self.S, self.cohort_n, self.dtype)
+
+    def take(self, rows: list[int]) -> Clients:
+        """Some of the clients, still of the same cohort."""
+        return replace(self, ids=tuple(self.ids[row] for row in rows), sizes=self.sizes[rows])
+
+    def as_cohort(self) -> Clients:
+        """The same clients as a whole cohort: S, cohort_n and with them all weights are theirs alone."""
+        return replace(self, S=len(self.ids), cohort_n=int(self.sizes.sum()))
 
 
 @dataclass(frozen=True)
@@ -296,6 +304,8 @@ class Algorithm:
     """What the method cannot do without: ``full`` participation, ``equal_steps``, ``one_client``."""
     observes: ClassVar[bool] = False
     """Whether ``observe`` is to be called before every round with the score of the model that the round starts from."""
+    unknown: ClassVar[frozenset[str]] = frozenset()
+    """Values of the server state in which NaN means "not known"; nothing else there may be anything but finite."""
     buffers: ClassVar[str | None] = None
     """What must happen to BatchNorm statistics, where the method itself says so (overrides ``training.buffers``)."""
 

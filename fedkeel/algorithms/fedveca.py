@@ -72,6 +72,7 @@ class FedVeca(Algorithm):
         Claim("Table I", "MNIST, CNN, 5 clients, Case 3, 100 rounds: accuracy", 93.04, "%"),
         Claim("Table I", "CIFAR-10, CNN, 5 clients, Case 3, 100 rounds: accuracy", 42.41, "%"),
     )
+    unknown = frozenset({"beta", "delta", "A"})
 
     class Params(AlgorithmParams):
         modes = {"literal": {"accept": "local", "beta": "full", "L0": True, "tau_bar": "printed"}}

@@ -85,7 +85,7 @@ class Mifa(Algorithm):
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         ids, N = uploads.clients.ids, uploads.clients.N
-        if self._idle(server, uploads.clients):
+        if self._calls_everybody and not bool(uploads.steps.any()):
             return server.replace(seen=_seen(server, ids))
         U = server.U.put(ids, (uploads.y - server.w) / round.lr)
         known = server.U if self.params.fill == "everybody" else U

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from fedkeel.runs.history import Measured
 from fedkeel.runs.runner import Progress as RoundProgress
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+WARNINGS = 5
+"""Bad updates that are told one by one; further ones only in the count at the end."""
 console = Console(highlight=False)
 
 
@@ -61,6 +64,7 @@ class Life:
         self._samples = 0
         self._begun_at = done
         self._quiet = quiet
+        self._faults: Counter[str] = Counter()
         self._live = None
         self._task: Any = None
         if not quiet and console.is_terminal:
@@ -81,6 +85,9 @@ class Life:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
+        if self._faults and not self._quiet:
+            counts = ", ".join(f"{count} × {kind}" for kind, count in sorted(self._faults.items()))
+            console.print(f"faults: {counts}")
 
     def __call__(self, progress: RoundProgress) -> None:
         self._seconds += progress.summary.seconds
@@ -89,11 +96,21 @@ class Life:
         if reported is not None:
             self._last = reported
             self._curve.append(reported.accuracy)
+        self._warn(progress)
         line = self._line(progress)
         if self._live is not None:
             self._live.update(self._task, completed=progress.round, life=line)
         elif not self._quiet and self._is_milestone(progress):
             print(f"round {progress.round}/{progress.rounds}  {line}", flush=True)
+
+    def _warn(self, progress: RoundProgress) -> None:
+        """Say at once what a person should look into; faults that were asked for are only counted."""
+        for fault in progress.faults:
+            bad = fault.kind in ("skipped", "clipped")
+            if bad and not self._quiet and self._faults["skipped"] + self._faults["clipped"] < WARNINGS:
+                said = f"round {progress.round}: client {fault.client} {fault.kind}: {fault.detail}"
+                console.print(f"warning: {said}", style="yellow", soft_wrap=True)
+            self._faults[fault.kind] += 1
 
     def _is_milestone(self, progress: RoundProgress) -> bool:
         every = max(1, progress.rounds // 10)

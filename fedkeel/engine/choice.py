@@ -85,7 +85,7 @@ def tried(job: Job, workers: int) -> Choice:
     group = groups(job, workers)[0]
     text = f"{_text(alone)} a client and step"
     if len(group) > 1 and can_stack(job.task):
-        part = trial.part(group)
+        part = trial.take(group)
         together = _seconds(lambda: train_together(part)) / max(1, int(part.steps.sum()))
         text = f"{_text(together)} a client and step in groups of {len(group)}, {_text(alone)} one by one"
         if together * WORTH < alone:

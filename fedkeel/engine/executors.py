@@ -22,7 +22,7 @@ from fedkeel.engine.samples import ClientBatches, Samples, full_batches
 from fedkeel.engine.schedule import Schedule
 from fedkeel.engine.stacking import stacked
 from fedkeel.errors import ModelError
-from fedkeel.learning.loop import Sgd
+from fedkeel.learning.loop import Sgd, Trained
 from fedkeel.learning.task import Batch, Score, Task
 
 
@@ -47,20 +47,19 @@ class Job:
     steps_per_epoch: Tensor
     sgd: Sgd
 
-    def part(self, rows: Sequence[int]) -> Job:
-        """The same round for some clients of the cohort only."""
-        chosen = list(rows)
-        ids = tuple(self.clients.ids[i] for i in chosen)
+    def take(self, rows: Sequence[int]) -> Job:
+        """The same round for some clients of the cohort only; what they were told stays as it is."""
+        kept = list(rows)
         return replace(
             self,
-            clients=replace(self.clients, ids=ids, sizes=self.clients.sizes[chosen]),
+            clients=self.clients.take(kept),
             message=State(
-                **{k: PerClient(v.rows[chosen]) if isinstance(v, PerClient) else v for k, v in self.message.items()}
+                **{k: PerClient(v.rows[kept]) if isinstance(v, PerClient) else v for k, v in self.message.items()}
             ),
-            states=State(**{name: value[chosen] for name, value in self.states.items()}),
-            buffers=self.buffers[chosen],
-            steps=self.steps[chosen],
-            steps_per_epoch=self.steps_per_epoch[chosen],
+            states=_rows(self.states, kept),
+            buffers=self.buffers[kept],
+            steps=self.steps[kept],
+            steps_per_epoch=self.steps_per_epoch[kept],
         )
 
     def local(
@@ -105,6 +104,20 @@ class Outcome:
     """Mean objective over each client's steps [S]."""
     norms: list[Tensor]
     """Per client the norms of its gradients before clipping [K_i]; empty without clipping."""
+    moved: Tensor
+    """How far local training moved each client's model before that was limited [S]; NaN without a limit."""
+
+    def take(self, rows: Sequence[int]) -> Outcome:
+        """What some of the clients return."""
+        kept = list(rows)
+        return Outcome(
+            _rows(self.message, kept),
+            _rows(self.states, kept),
+            self.buffers[kept],
+            self.loss[kept],
+            [self.norms[row] for row in kept],
+            self.moved[kept],
+        )
 
 
 class Executor(Protocol):
@@ -162,7 +175,7 @@ def train_one(job: Job, i: int) -> Outcome:
             "choose another training.batch_size, training.drop_last = true, or a model without BatchNorm."
         ) from None
     trained = local.results[-1]
-    return Outcome(message, state, trained.b, trained.loss, list(trained.norms))
+    return Outcome(message, state, trained.b, trained.loss, list(trained.norms), _moved(trained))
 
 
 def train_together(job: Job) -> Outcome:
@@ -178,12 +191,16 @@ def train_together(job: Job) -> Outcome:
     message, state = job.algorithm.local_round(local)
     trained = local.results[-1]
     norms = [own[: int(steps)] for own, steps in zip(trained.norms, local.steps, strict=True)]
-    return Outcome(message, state, trained.b, trained.loss, norms)
+    return Outcome(message, state, trained.b, trained.loss, norms, _moved(trained))
 
 
 def train_group(job: Job, rows: Sequence[int]) -> Outcome:
     """The local rounds of some clients of the cohort: of one alone as ``serial`` does it, of several together."""
-    return train_one(job, rows[0]) if len(rows) == 1 else train_together(job.part(rows))
+    return train_one(job, rows[0]) if len(rows) == 1 else train_together(job.take(rows))
+
+
+def _moved(trained: Trained) -> Tensor:
+    return trained.loss.new_full(trained.loss.shape, torch.nan) if trained.moved is None else trained.moved
 
 
 def local_of(job: Job, i: int) -> Local:
@@ -206,21 +223,21 @@ def local_of(job: Job, i: int) -> Local:
 
 def gather(outcomes: list[Outcome], rows: Sequence[int] | None = None) -> Outcome:
     """Several outcomes as one, in their order; or, if ``rows`` says which client each row is, in client order."""
-    message = _concatenated([outcome.message for outcome in outcomes])
-    states = _concatenated([outcome.states for outcome in outcomes])
-    buffers = torch.cat([outcome.buffers for outcome in outcomes])
-    loss = torch.cat([outcome.loss for outcome in outcomes])
-    norms = [norms for outcome in outcomes for norms in outcome.norms]
-    if rows is None or list(rows) == list(range(len(rows))):
-        return Outcome(message, states, buffers, loss, norms)
-    order = sorted(range(len(rows)), key=lambda place: rows[place])
-    return Outcome(
-        State(**{name: value[order] for name, value in message.items()}),
-        State(**{name: value[order] for name, value in states.items()}),
-        buffers[order],
-        loss[order],
-        [norms[place] for place in order],
+    together = Outcome(
+        _concatenated([outcome.message for outcome in outcomes]),
+        _concatenated([outcome.states for outcome in outcomes]),
+        torch.cat([outcome.buffers for outcome in outcomes]),
+        torch.cat([outcome.loss for outcome in outcomes]),
+        [norms for outcome in outcomes for norms in outcome.norms],
+        torch.cat([outcome.moved for outcome in outcomes]),
     )
+    if rows is None or list(rows) == list(range(len(rows))):
+        return together
+    return together.take(sorted(range(len(rows)), key=lambda place: rows[place]))
+
+
+def _rows(values: State, rows: list[int]) -> State:
+    return State(**{name: value[rows] for name, value in values.items()})
 
 
 def _concatenated(parts: list[State]) -> State:

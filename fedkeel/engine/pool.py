@@ -309,7 +309,7 @@ def _flat(outcome: Outcome) -> dict[str, Tensor]:
     tensors = {f"message/{name}": value for name, value in outcome.message.items()}
     tensors |= {f"state/{name}": value for name, value in outcome.states.items()}
     tensors |= {f"norms/{number}": value for number, value in enumerate(outcome.norms)}
-    return tensors | {"buffers": outcome.buffers, "loss": outcome.loss}
+    return tensors | {"buffers": outcome.buffers, "loss": outcome.loss, "moved": outcome.moved}
 
 
 def _as_outcome(tensors: dict[str, Tensor]) -> Outcome:
@@ -323,6 +323,7 @@ def _as_outcome(tensors: dict[str, Tensor]) -> Outcome:
         tensors["buffers"],
         tensors["loss"],
         [norms[str(number)] for number in range(len(norms))],
+        tensors["moved"],
     )
 
 

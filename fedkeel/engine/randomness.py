@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     DROPOUT = 6
     PSEUDO_DATA = 7
     VALIDATION = 8
+    FAULTS = 9
 
 
 def generator(seed: int, purpose: Purpose, round: int = 0, client: int = 0) -> np.random.Generator:

@@ -1,10 +1,10 @@
-"""How a federation trains: who takes part, how much local work, with which optimiser."""
+"""How a federation trains: who takes part, how much local work, with which optimiser, and what goes wrong."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class Training(BaseModel):
@@ -48,3 +48,41 @@ class Training(BaseModel):
         """Minibatches in one pass over this many samples."""
         full, rest = divmod(samples, self.batch_size)
         return max(1, full if self.drop_last or rest == 0 else full + 1)
+
+
+class Faults(BaseModel):
+    """What goes wrong with clients in a simulation, and what is done about numbers that go wrong."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dropout: float = Field(0.0, ge=0, lt=1, description="probability that a called client never answers")
+    lost: float = Field(0.0, ge=0, lt=1, description="probability that an upload is lost on its way")
+    late: float = Field(
+        0.0, ge=0, lt=1, description="probability that an upload comes after the round, when it is discarded"
+    )
+    duplicates: float = Field(0.0, ge=0, le=1, description="probability that an upload arrives twice and counts once")
+    stragglers: float = Field(0.0, ge=0, le=1, description="probability that a client takes only part of its steps")
+    straggler_share: tuple[float, float] = Field(
+        (0.2, 0.8), description="least and largest share of its steps that a straggler takes, e.g. [0.2, 0.8]"
+    )
+    bad_update: Literal["stop", "skip-client", "clip"] = Field(
+        "stop",
+        description="an update that is not finite or longer than max_update_norm: stop the run, leave that client out "
+        "of the round, or scale the update down to that norm",
+    )
+    max_update_norm: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="largest ‖y_i − w‖ of a local update; absent: any finite one"
+    )
+
+    @field_validator("straggler_share")
+    @classmethod
+    def _is_a_range(cls, share: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < share[0] <= share[1] <= 1:
+            raise ValueError("two numbers above 0 and at most 1, the smaller first")
+        return share
+
+    @model_validator(mode="after")
+    def _clips_to_something(self) -> Faults:
+        if self.bad_update == "clip" and self.max_update_norm is None:
+            raise ValueError("given max_update_norm with bad_update = 'clip'")
+        return self

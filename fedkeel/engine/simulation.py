@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -14,16 +14,14 @@ from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import Rows, State, bytes_down, bytes_up
 from fedkeel.data.dataset import Federation
 from fedkeel.engine.executors import Executor, Job, Serial
+from fedkeel.engine.faults import Fault, Plan, check_needs, counted, plan_round
 from fedkeel.engine.samples import Samples
 from fedkeel.engine.schedule import RandomSchedule, Schedule
-from fedkeel.engine.settings import Training
-from fedkeel.errors import FedkeelError, ModelError
+from fedkeel.engine.settings import Faults, Training
+from fedkeel.engine.soundness import check_server, examine
+from fedkeel.errors import ModelError
 from fedkeel.learning.loop import Sgd
 from fedkeel.learning.task import Score, Task
-
-
-class DivergedError(FedkeelError):
-    """Training produced a number that is not finite."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,7 @@ class RoundRecord:
     """Counts from 1, as people do: the model after this round is model t."""
     lr: float
     cohort: tuple[int, ...]
+    """The clients whose uploads counted; those that were called in vain stand in ``faults``."""
     steps: tuple[int, ...]
     samples: int
     """Samples that went through local training."""
@@ -60,6 +59,8 @@ class RoundRecord:
     bytes_up: int
     seconds: float
     norms: tuple[Tensor, ...] = field(default=(), repr=False)
+    faults: tuple[Fault, ...] = ()
+    """What went wrong, client by client."""
 
 
 class Simulation:
@@ -74,6 +75,7 @@ class Simulation:
         seed: int = 0,
         executor: Executor | None = None,
         schedule: Schedule | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.task = task
@@ -82,6 +84,8 @@ class Simulation:
         self.seed = seed
         self.executor = executor or Serial()
         self.schedule = schedule or RandomSchedule(training, seed)
+        self.faults = faults or Faults()
+        check_needs(type(algorithm), self.faults)
         self.samples = Samples(federation, task.dtype, channels_last=task.convolutional)
         self.sizes = torch.from_numpy(np.asarray(federation.sizes))
         average_size = -(-int(self.sizes.sum()) // len(self.sizes))
@@ -98,17 +102,29 @@ class Simulation:
     def step(self, state: RunState) -> tuple[RunState, RoundRecord]:
         """One round: broadcast, local training, aggregation."""
         began = time.perf_counter()
-        job = self.job(state)
+        where = f"{self.algorithm.title} diverged in round {state.t + 1}"
+        called = job = self.job(state)
+        plan = plan_round(self.faults, self.seed, state.t, called.clients.ids, called.steps)
+        if plan.faults:
+            job = replace(called, steps=plan.steps).take(counted(plan.arrivals))
+        if not job.clients.ids:
+            return self._unanswered(state, called, plan, began)
         outcome = self.executor.run(job)
-        ids, clients = job.clients.ids, job.clients
+        samples, upload_bytes = self._samples_seen(job), bytes_up(outcome.message) // len(job.clients.ids)
+        sound, wrong = examine(self.faults, job.clients.ids, outcome, where)
+        if len(sound) < len(job.clients.ids):
+            job, outcome = job.take(sound), outcome.take(sound)
+        clients = job.clients if job is called else job.clients.as_cohort()
+        ids = clients.ids
         reach = travel(job.round.lr, job.steps, job.sgd.momentum, self.task.dtype)
         uploads = Uploads(outcome.message, clients, job.steps, reach, lambda w: self._losses_at(w, state, ids))
         server = self.algorithm.aggregate(state.server, uploads, job.round)
-        self._check_finite(server, outcome.loss, ids, state.t + 1)
+        b = self._merge_buffers(state.b, outcome.buffers, clients)
+        check_server(state.server, server, b, self.algorithm.unknown, where)
         after = RunState(
             state.t + 1,
             server,
-            self._merge_buffers(state.b, outcome.buffers, clients),
+            b,
             {name: state.clients[name].put(ids, rows) for name, rows in outcome.states.items()},
             self._keep_buffers(state.client_buffers, outcome.buffers, ids),
         )
@@ -118,15 +134,36 @@ class Simulation:
             lr=job.round.lr,
             cohort=ids,
             steps=tuple(job.steps.tolist()),
-            samples=self._samples_seen(job),
+            samples=samples,
             losses=tuple(outcome.loss.tolist()),
             drifts=() if moved is None else tuple(torch.linalg.vector_norm(moved, dim=1).tolist()),
-            bytes_down=bytes_down(job.message, len(ids)) + self._buffer_bytes(len(ids)),
-            bytes_up=bytes_up(outcome.message) + self._buffer_bytes(len(ids)),
+            bytes_down=self._broadcast_bytes(called),
+            bytes_up=plan.sent * upload_bytes + self._buffer_bytes(plan.sent),
             seconds=time.perf_counter() - began,
             norms=tuple(outcome.norms),
+            faults=(*plan.faults, *wrong),
         )
         return after, record
+
+    def _unanswered(self, state: RunState, called: Job, plan: Plan, began: float) -> tuple[RunState, RoundRecord]:
+        """A round of which the server hears nothing: everything stays as it is."""
+        upload_bytes = 0
+        if plan.strays:  # what a lost upload weighs shows only when one is made
+            upload_bytes = bytes_up(self.executor.run(called.take(plan.strays[:1])).message)
+        record = RoundRecord(
+            t=state.t + 1,
+            lr=called.round.lr,
+            cohort=(),
+            steps=(),
+            samples=0,
+            losses=(),
+            drifts=(),
+            bytes_down=self._broadcast_bytes(called),
+            bytes_up=plan.sent * upload_bytes + self._buffer_bytes(plan.sent),
+            seconds=time.perf_counter() - began,
+            faults=plan.faults,
+        )
+        return replace(state, t=state.t + 1), record
 
     def evaluate(self, state: RunState, on: str = "test") -> dict[str, Score]:
         """Accuracy and loss of every candidate model on the test set (or on all ``train`` samples)."""
@@ -180,7 +217,7 @@ class Simulation:
             buffers=torch.stack([self._buffers_of(state, client) for client in ids]),
             steps=steps,
             steps_per_epoch=torch.tensor([training.steps_per_epoch(int(n)) for n in sizes]),
-            sgd=Sgd(round.lr, training.clip, training.weight_decay, training.momentum),
+            sgd=Sgd(round.lr, training.clip, training.weight_decay, training.momentum, self.faults.max_update_norm),
         )
 
     def _score(self, w: Tensor, b: Tensor, on: str) -> Score:
@@ -231,6 +268,10 @@ class Simulation:
     def _keep_buffers(self, kept: Rows, rows: Tensor, ids: tuple[int, ...]) -> Rows:
         return kept.put(ids, rows) if self._buffer_rule == "local" and rows.numel() else kept
 
+    def _broadcast_bytes(self, called: Job) -> int:
+        receivers = len(called.clients.ids)
+        return bytes_down(called.message, receivers) + self._buffer_bytes(receivers)
+
     def _buffer_bytes(self, receivers: int) -> int:
         travels = self._buffer_rule in ("average", "uniform")
         return self.task.b0.numel() * self.task.b0.element_size() * receivers if travels else 0
@@ -263,13 +304,3 @@ class Simulation:
                 f"the model has {outputs.shape[-1]} outputs but {self.federation.dataset.name} has {classes} classes; "
                 "give the model at least as many outputs."
             )
-
-    def _check_finite(self, server: State, losses: Tensor, ids: tuple[int, ...], t: int) -> None:
-        if bool(torch.isfinite(server.w).all()):
-            return
-        bad = [client for client, loss in zip(ids, losses.tolist(), strict=True) if not np.isfinite(loss)]
-        whose = f"client {bad[0]} was the first whose loss was not finite" if bad else "every client's loss was finite"
-        raise DivergedError(
-            f"{self.algorithm.title} diverged in round {t}: the global model is no longer finite ({whose}); "
-            "try a smaller training.lr, or training.clip = 10."
-        )

@@ -9,12 +9,16 @@ fixed once:
     q ← q + wd·y                       weight decay, after clipping
     v ← μ·v + q;  q ← v                local momentum, if on; v = 0 at the start of every round
     y ← y − η·q
+
+and after the last step, if the whole move is limited to D:
+
+    y ← y_0 + (y − y_0)·min(1, D/‖y − y_0‖)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,6 +39,8 @@ class Sgd:
     weight_decay: float = 0.0
     momentum: float | Tensor = 0.0
     """μ, one number or one per coordinate [d]."""
+    max_move: float | None = None
+    """D, the largest allowed ‖y − y_0‖ after all steps; None: no limit."""
 
     @property
     def has_momentum(self) -> bool:
@@ -53,6 +59,8 @@ class Trained:
     """Mean objective over the steps taken [K], each taken before its step."""
     norms: Tensor
     """Norm of the corrected gradient at every step before clipping [K, steps]; [K, 0] without clipping."""
+    moved: Tensor | None = None
+    """‖y − y_0‖ over all steps, before it is limited [K]; None without a limit, where nobody asks."""
 
 
 Gradient = Callable[[Tensor, Tensor, Batch, int], tuple[Tensor, Tensor, Tensor]]
@@ -73,8 +81,10 @@ def train(
     after_step: AfterStep | None = None,
 ) -> Trained:
     """Train K clients from parameters y [K, d] and buffers b [K, m] over their batches."""
+    start = y
     if task.dense is not None and gradient is None and after_step is None and _is_affine(sgd, correction):
-        return _train_dense(task.dense, y.clone(), b, batches, sgd, correction or Correction())
+        trained = _train_dense(task.dense, y.clone(), b, batches, sgd, correction or Correction())
+        return _limited(trained, start, sgd.max_move)
     y = y.clone()
     workspace = torch.empty_like(y)
     velocity = torch.zeros_like(y) if sgd.has_momentum else None
@@ -120,7 +130,7 @@ def train(
         loss_sum += loss
         steps_taken += 1 if batch.active is None else batch.active
     recorded = torch.stack(norms, dim=1) if norms else y.new_empty(len(y), 0)
-    return Trained(y, b, loss_sum / steps_taken.clamp(min=1), recorded)
+    return _limited(Trained(y, b, loss_sum / steps_taken.clamp(min=1), recorded), start, sgd.max_move)
 
 
 def _is_affine(sgd: Sgd, correction: Correction | None) -> bool:
@@ -159,3 +169,13 @@ def _folded(sgd: Sgd, correction: Correction, y: Tensor) -> AffinePull | None:
         return None
     offset = None if correction.constant is None else (-sgd.lr * correction.constant).expand_as(y).contiguous()
     return AffinePull(1 - sgd.lr * rate, offset)
+
+
+def _limited(trained: Trained, start: Tensor, max_move: float | None) -> Trained:
+    """What was trained, with the whole move from ``start`` [K, d] no longer than ``max_move``."""
+    if max_move is None:
+        return trained
+    move = trained.y - start
+    moved = torch.linalg.vector_norm(move, dim=1, dtype=torch.float64)  # where squares of float32 do not overflow
+    factor = (max_move / moved).to(move.dtype).unsqueeze(1)
+    return replace(trained, y=torch.where(factor < 1, start + move * factor, trained.y), moved=moved)

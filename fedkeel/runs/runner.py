@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedkeel.engine.faults import Fault
 from fedkeel.engine.simulation import RoundRecord, RunState, Simulation
 from fedkeel.runs.history import History, Measured, RoundSummary, mean
 from fedkeel.runs.store import Store
@@ -32,6 +33,8 @@ class Progress:
     summary: RoundSummary
     measured: list[Measured]
     """Evaluations made after this round; empty where none was due."""
+    faults: tuple[Fault, ...] = ()
+    """What went wrong in this round."""
 
 
 Watcher = Callable[[Progress], None]
@@ -68,7 +71,7 @@ def execute(
             scores = _client_scores(simulation, state) if due and evaluation.clients else []
             store.commit(state, record, summary, measured, scores)
         if watch is not None:
-            watch(Progress(state.t, simulation.training.rounds, summary, measured))
+            watch(Progress(state.t, simulation.training.rounds, summary, measured, record.faults))
     return state, history
 
 

@@ -18,8 +18,8 @@ from fedkeel.algorithms.state import State
 from fedkeel.check import rounds as after
 from fedkeel.check import tiny_federation
 from fedkeel.engine.settings import Training
-from fedkeel.engine.simulation import DivergedError, Simulation
-from fedkeel.errors import InputError
+from fedkeel.engine.simulation import Simulation
+from fedkeel.errors import DivergedError, InputError
 from fedkeel.learning.task import Task
 from tests.algorithms.quadratic import Point, path, rounds, simulation
 

@@ -9,8 +9,8 @@ from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.check import rounds, tiny_federation, tiny_simulation, tiny_task
 from fedkeel.data import from_clients
 from fedkeel.engine.settings import Training
-from fedkeel.engine.simulation import DivergedError, Simulation
-from fedkeel.errors import ModelError
+from fedkeel.engine.simulation import Simulation
+from fedkeel.errors import DivergedError, ModelError
 from fedkeel.learning.task import Task
 
 

@@ -99,7 +99,7 @@ def test_gathered_batches_are_the_padded_ones() -> None:
 
 
 def test_a_part_of_a_job_is_the_round_of_those_clients() -> None:
-    job = job_with((9, 4, 2)).part([2, 0])
+    job = job_with((9, 4, 2)).take([2, 0])
     assert job.clients.ids == (2, 0)
     assert job.clients.sizes.tolist() == [2, 9]
     assert job.steps.tolist() == [2, 6]

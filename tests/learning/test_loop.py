@@ -83,3 +83,29 @@ def test_an_inactive_client_stands_still() -> None:
 def test_clipping_reports_the_norms_before_it() -> None:
     y = torch.tensor([[4.0]], dtype=torch.float64)
     assert train(TASK, y, torch.empty(1, 0), batches(0), Sgd(0.1, clip=1.0)).norms.tolist() == [[4.0]]
+
+
+def test_the_whole_move_is_measured_and_limited() -> None:
+    """From 1 two steps end at 0.81, a move of 0.19. Limited to 0.05 it ends at 0.95; within 0.2 nothing changes."""
+    y = torch.ones(1, 1, dtype=torch.float64)
+    short, free, plain = (
+        train(TASK, y, torch.empty(1, 0), batches(0, 0), Sgd(0.1, max_move=D)) for D in (0.05, 0.2, None)
+    )
+    assert short.y.item() == pytest.approx(0.95, abs=1e-15)
+    assert torch.equal(free.y, plain.y)
+    assert short.moved.item() == free.moved.item() == pytest.approx(0.19, abs=1e-15)
+
+
+def test_a_move_whose_square_overflows_is_limited_too() -> None:
+    """A step of −1e30 in float32, whose range ends at 3.4e38: from 0 to −2, not to 0, with a limit of 2."""
+    y = torch.zeros(1, 1)
+    trained = train(
+        TASK,
+        y,
+        torch.empty(1, 0),
+        batches(0),
+        Sgd(1.0, max_move=2.0),
+        gradient=lambda y, b, batch, k: (torch.full_like(y, 1e30), torch.zeros(1), b),
+    )
+    assert trained.y.item() == pytest.approx(-2.0)
+    assert trained.moved.item() == pytest.approx(1e30)
