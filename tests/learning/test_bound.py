@@ -8,7 +8,7 @@ from torch import nn
 
 from fedkeel.engine.samples import as_channels_last, rows_of
 from fedkeel.learning import models
-from fedkeel.learning.bound import pooled_before_relu
+from fedkeel.learning.bound import pooled_before_relu, widened
 from fedkeel.learning.losses import squared_hinge
 from fedkeel.learning.task import Batch, Task
 
@@ -91,6 +91,30 @@ def test_pooling_before_relu_changes_no_bit() -> None:
         nn.functional.cross_entropy(out, torch.arange(6) % 3).backward()
         results.append([out, *(p.grad for p in net.parameters())])
     assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))
+
+
+def test_widened_convolutions_compute_the_same() -> None:
+    """Three channels between two convolutions become eight; outputs, gradients and the layout stay."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 5, 2, bias=False), nn.Flatten(), nn.Linear(20, 4)
+    )
+    wide = widened(copy.deepcopy(net))
+    assert [tuple(p.shape) for p in wide.parameters()][:3] == [(8, 2, 3, 3), (8,), (5, 8, 2, 2)]
+    task = Task(net, dtype=torch.float64)
+    x, targets = torch.randn(1, 5, 2, 8, 8, dtype=torch.float64), torch.randint(0, 4, (1, 5))
+    y = task.w0[None].clone()
+    for _ in range(2):
+        g, loss, _, g2, loss2, _ = gradients(task, y, Batch(x, targets), True)
+        assert torch.allclose(g, g2, atol=1e-13)
+        assert torch.allclose(loss, loss2, atol=1e-13)
+        y.sub_(g, alpha=0.1)
+
+
+@pytest.mark.parametrize("between", [nn.Sigmoid(), nn.BatchNorm2d(3), nn.Dropout(0.1)], ids=str)
+def test_only_what_keeps_zeros_is_widened(between: nn.Module) -> None:
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), between, nn.Conv2d(3, 5, 2))
+    assert widened(copy.deepcopy(net))[0].out_channels == 3
 
 
 @pytest.mark.parametrize("channels", [1, 3])
