@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 
@@ -110,7 +110,7 @@ class ClientBatches(Sequence[Batch]):
         if k >= len(self.plan):
             raise IndexError(k)
         if k not in self._steps:
-            self._steps = block_from(k, self.plan, self.x)
+            self._steps = block_from(k, [len(rows) for rows in self.plan], self.x)
             rows = torch.from_numpy(np.concatenate([self.plan[step] for step in self._steps]))
             self._starts = list(accumulate((len(self.plan[step]) for step in self._steps), initial=0))
             self._block = rows_of(self.x, rows), self.y.index_select(0, rows)
@@ -128,12 +128,12 @@ class ClientBatches(Sequence[Batch]):
         return (self[k] for k in range(len(self)))
 
 
-def block_from(first: int, plan: Sequence[Sized], x: Tensor, clients: int = 1) -> range:
+def block_from(first: int, widths: Sequence[int], x: Tensor, clients: int = 1) -> range:
     """The steps from ``first`` on whose minibatches are gathered in one go (for some clients at once)."""
     per_sample = clients * x[0].numel() * x.element_size()
     last, gathered = first, 0
-    while last < len(plan) and (last == first or gathered * per_sample < BLOCK_BYTES):
-        gathered += len(plan[last])
+    while last < len(widths) and (last == first or gathered * per_sample < BLOCK_BYTES):
+        gathered += widths[last]
         last += 1
     return range(first, last)
 

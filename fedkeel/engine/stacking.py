@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedkeel.data.dataset import Indices
 from fedkeel.engine.samples import ClientBatches, block_from
 from fedkeel.learning.task import Batch
 
@@ -33,10 +33,12 @@ class GatheredBatches(Sequence[Batch]):
         self._sizes = np.zeros((len(clients), steps), dtype=np.int64)
         for i, client in enumerate(clients):
             self._sizes[i, : len(client)] = [len(rows) for rows in client.plan]
-        self._widths = [range(width) for width in self._sizes.max(axis=0, initial=0).tolist()]
-        self._full = np.all(self._sizes == self._sizes.max(axis=0, initial=0), axis=0)
+        self._widths = self._sizes.max(axis=0, initial=0)
+        self._full = np.all(self._sizes == self._widths, axis=0)
         self._active = np.all(self._sizes > 0, axis=0)
-        self._steps, self._starts = range(0), [0]
+        self._starts = np.concatenate([[0], np.cumsum(self._widths)]).tolist()
+        self._rows = torch.from_numpy(self._all_rows())
+        self._steps = range(0)
         self._x = self._y = torch.empty(0)
 
     def __len__(self) -> int:
@@ -47,33 +49,39 @@ class GatheredBatches(Sequence[Batch]):
             raise IndexError(k)
         if k not in self._steps:
             self._gather(k)
-        here = k - self._steps.start
-        part = slice(self._starts[here], self._starts[here + 1])
+        begin = self._starts[self._steps.start]
+        part = slice(self._starts[k] - begin, self._starts[k + 1] - begin)
         active = None if self._active[k] else torch.from_numpy(self._sizes[:, k] > 0)
         return Batch(self._x[:, part], self._y[:, part], None if self._full[k] else self._weight(k), active)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[k] for k in range(len(self)))
 
-    def _gather(self, first: int) -> None:
-        """Fill the block that begins with a step: x [K, rows, ...], y [K, rows]."""
-        self._steps = block_from(first, self._widths, self._clients[0].x, len(self._clients))
-        self._starts = list(accumulate((len(self._widths[k]) for k in self._steps), initial=0))
+    def _all_rows(self) -> Indices:
+        """Of all steps, one behind the other, the samples of each client [K, rows]."""
         rows = np.zeros((len(self._clients), self._starts[-1]), dtype=np.int64)
         for i, client in enumerate(self._clients):
-            for k, start in zip(self._steps, self._starts, strict=False):
-                if k < len(client):
-                    rows[i, start : start + len(client.plan[k])] = client.plan[k]
+            if np.array_equal(self._sizes[i], self._widths):
+                np.concatenate([*client.plan, rows[i, :0]], out=rows[i])
+                continue
+            for own, start in zip(client.plan, self._starts, strict=False):
+                rows[i, start : start + len(own)] = own
+        return rows
+
+    def _gather(self, first: int) -> None:
+        """Fill the block that begins with a step: x [K, rows, ...], y [K, rows]."""
         like = self._clients[0]
+        self._steps = block_from(first, self._widths.tolist(), like.x, len(self._clients))
+        rows = self._rows[:, self._starts[first] : self._starts[self._steps.stop]]
         self._x = like.x.new_empty(*rows.shape, *like.x.shape[1:])
         self._y = like.y.new_empty(rows.shape)
-        for client, own, x, y in zip(self._clients, torch.from_numpy(rows), self._x, self._y, strict=True):
+        for client, own, x, y in zip(self._clients, rows, self._x, self._y, strict=True):
             torch.index_select(client.x, 0, own, out=x)
             torch.index_select(client.y, 0, own, out=y)
 
     def _weight(self, k: int) -> Tensor:
         sizes = self._sizes[:, k : k + 1]
-        real = np.arange(len(self._widths[k])) < sizes
+        real = np.arange(self._widths[k]) < sizes
         return torch.from_numpy(real / np.maximum(sizes, 1)).to(self._dtype)
 
 
