@@ -246,6 +246,7 @@ class Local:
         sgd: Sgd | None = None,
         gradient: Gradient | None = None,
         after_step: AfterStep | None = None,
+        forgets_y: bool = False,
     ) -> Tensor:
         """Run the shared loop from ``start`` (default: the global model) and give the trained parameters [K, d]."""
         trained = train(
@@ -257,6 +258,7 @@ class Local:
             correction,
             gradient,
             after_step,
+            forgets_y,
         )
         self.results.append(trained)
         return trained.y

@@ -108,19 +108,20 @@ class FedPMVR(FedAvg):
 
     def _train_with_steps(self, local: Local) -> tuple[Message, State]:
         """``step``: an average of past gradients takes the gradient's place on P, at every local step."""
-        P, alpha = self._mask(local.problem), self.params.alpha
-        m = local.client.m if self.params.keep else local.w.new_zeros(len(local.w), int(P.sum()))
+        P, alpha = local.problem.layout.slices(self.params.mask), self.params.alpha
+        sizes = [part.stop - part.start for part in P]
+        m = local.client.m.clone() if self.params.keep else local.w.new_zeros(len(local.w), sum(sizes))
+        q = torch.empty_like(local.w)
 
         def gradient(y: Tensor, b: Tensor, batch: Batch, k: int) -> tuple[Tensor, Tensor, Tensor]:
-            nonlocal m
-            q, loss, b_after = local.task.gradient(y, b, batch)
-            renewed = alpha * m + (1 - alpha) * q[:, P]
-            m = renewed if batch.active is None else torch.where(batch.active.unsqueeze(1), renewed, m)
-            q = q.clone()
-            q[:, P] = m
+            _, loss, b_after = local.task.gradient(y, b, batch, out=q)
+            for part, m_part in zip(P, m.split(sizes, dim=1), strict=True):
+                renewed = torch.lerp(q[:, part], m_part, alpha)
+                m_part.copy_(renewed if batch.active is None else torch.where(batch.active[:, None], renewed, m_part))
+                q[:, part] = m_part
             return q, loss, b_after
 
-        y = local.train(gradient=gradient)
+        y = local.train(gradient=gradient, forgets_y=True)
         return Message(y=y), local.client.replace(m=m) if self.params.keep else local.client
 
     def _mask(self, problem: Problem) -> Tensor:

@@ -15,8 +15,10 @@ which always has a solution.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
+from functools import cache
+from itertools import combinations, pairwise
 from typing import Literal
 
 import numpy as np
@@ -27,6 +29,7 @@ from torch import Tensor
 from fedkeel.learning.layout import Layout
 
 Blocks = Literal["flat", "tensor"]
+Matrix = list[list[float]]
 COLUMNS = 1 << 14
 """Coordinates that are converted to float64 at a time, so that the copies stay in the cache."""
 STRETCH = 1 << 10
@@ -169,16 +172,26 @@ def project_few(vectors: Tensor, rho: float = 0.0, bounds: Tensor | None = None)
 
 def multipliers(vectors: Tensor, rho: float, bounds: Tensor) -> Tensor:
     """What each row adds to g, by block: u = g + Σ_j c_j G_j [K, B, r]."""
-    gram = torch.stack([torch.stack([_gram(own, *edges) for edges in pairwise(bounds.tolist())]) for own in vectors])
-    lengths = gram.diagonal(dim1=2, dim2=3).sqrt()
-    lengths = torch.where(lengths == 0, 1, lengths)
-    cosines = gram / (lengths.unsqueeze(2) * lengths.unsqueeze(3))
-    K, p = cosines[..., 1:, 1:], cosines[..., 1:, 0]
+    edges = list(pairwise(bounds.tolist()))
     exact = rounding(vectors.dtype)
-    z, violation = _best_active_set(K, p - rho, exact)
-    if rho > 0:
-        z = torch.where((violation > POSSIBLE).unsqueeze(2), _best_active_set(K, p, exact)[0], z)
-    return z * lengths[..., :1] / lengths[..., 1:]
+    steps = [[_step(_gram(own, start, stop).tolist(), rho, exact) for start, stop in edges] for own in vectors]
+    return torch.tensor(steps, dtype=torch.float64)
+
+
+def _step(gram: Matrix, rho: float, exact: float) -> list[float]:
+    """c [r] of one client and block, given the inner products of g and the rows of G [1 + r, 1 + r].
+
+    In plain numbers: for three rows a call into a library costs more than the arithmetic.
+    """
+    lengths = [math.sqrt(row[j]) or 1.0 if row[j] >= 0 else math.nan for j, row in enumerate(gram)]
+    if not all(map(math.isfinite, lengths)):
+        return [math.nan] * (len(gram) - 1)  # never the unprojected direction: divergence must be seen
+    cosines = [[value / (lengths[i] * lengths[j]) for j, value in enumerate(row)] for i, row in enumerate(gram)]
+    K, p = [row[1:] for row in cosines[1:]], [row[0] for row in cosines[1:]]
+    z, missed = _best_active_set(K, [value - rho for value in p], exact)
+    if rho > 0 and missed > POSSIBLE:
+        z, _ = _best_active_set(K, p, exact)
+    return [z_j * lengths[0] / length for z_j, length in zip(z, lengths[1:], strict=True)]
 
 
 def _gram(vectors: Tensor, start: int, stop: int) -> Tensor:
@@ -194,26 +207,51 @@ def _gram(vectors: Tensor, start: int, stop: int) -> Tensor:
     return products if stretches is None else products + (stretches @ stretches.mT).sum(0, dtype=torch.float64)
 
 
-def _best_active_set(K: Tensor, p: Tensor, exact: float) -> tuple[Tensor, Tensor]:
-    """z [..., r] of the smallest active set that meets all conditions, and by how much it misses them [...].
+def _best_active_set(K: Matrix, p: list[float], exact: float) -> tuple[list[float], float]:
+    """z [r] of the smallest active set that meets all conditions, and by how much it misses them.
 
     On an active set K z = −p; off it z = 0. Some set of independent rows is always the right one, so that dependent
     ones (the first two rows are equal in a worker's second step) need no more than being passed over.
     """
-    r = p.shape[-1]
-    sets = torch.tensor(sorted(product((False, True), repeat=r), key=sum))
-    inside = sets.unsqueeze(1) & sets.unsqueeze(2)
-    systems = torch.where(inside, K.unsqueeze(-3), torch.eye(r, dtype=K.dtype))
-    right = torch.where(sets, -p.unsqueeze(-2), 0)
-    z, failed = torch.linalg.solve_ex(systems, right.unsqueeze(-1))
-    z = z.squeeze(-1)
-    slack = z @ K + p.unsqueeze(-2)
-    missed = torch.maximum(-z, torch.where(sets, slack.abs(), -slack)).amax(-1)
-    missed = torch.where(missed.isnan() | failed.ne(0), torch.inf, missed.clamp(min=0))
-    good = missed <= exact
-    best = torch.where(good.any(-1), good.int().argmax(-1), missed.argmin(-1))
-    chosen = z.gather(-2, best[..., None, None].expand(*best.shape, 1, r)).squeeze(-2)
-    return chosen.clamp(min=0), missed.gather(-1, best.unsqueeze(-1)).squeeze(-1)
+    best, least = [0.0] * len(p), math.inf
+    for active in _active_sets(len(p)):
+        solution = _solution([[K[i][j] for j in active] for i in active], [-p[i] for i in active])
+        if solution is None:
+            continue
+        z = [0.0] * len(p)
+        for i, value in zip(active, solution, strict=True):
+            z[i] = value
+        slack = [sum(K_ij * z_j for K_ij, z_j in zip(row, z, strict=True)) + p_i for row, p_i in zip(K, p, strict=True)]
+        missed = max([0.0, -min(z), -min(slack), *(abs(slack[i]) for i in active)])
+        if missed < least:
+            best, least = z, missed
+        if missed <= exact:
+            break
+    return [max(value, 0.0) for value in best], least
+
+
+def _solution(A: Matrix, b: list[float]) -> list[float] | None:
+    """x of A x = b for at most three equations, by elimination with pivots; None if A is singular."""
+    rows = [[*row, right] for row, right in zip(A, b, strict=True)]
+    n = len(rows)
+    for column in range(n):
+        pivot = max(range(column, n), key=lambda i: abs(rows[i][column]))
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        if rows[column][column] == 0:
+            return None
+        for i in range(column + 1, n):
+            factor = rows[i][column] / rows[column][column]
+            rows[i] = [low - factor * high for low, high in zip(rows[i], rows[column], strict=True)]
+    x = [0.0] * n
+    for i in reversed(range(n)):
+        x[i] = (rows[i][n] - sum(rows[i][j] * x[j] for j in range(i + 1, n))) / rows[i][i]
+    return x
+
+
+@cache
+def _active_sets(r: int) -> list[list[int]]:
+    """All sets of rows, the smallest first."""
+    return [list(rows) for size in range(r + 1) for rows in combinations(range(r), size)]
 
 
 def _columns(bounds: Tensor) -> Iterator[tuple[int, slice]]:

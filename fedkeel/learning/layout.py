@@ -93,6 +93,16 @@ class Layout:
             chosen[entry.start : entry.stop] = True
         return chosen
 
+    def slices(self, query: str) -> list[slice]:
+        """The same coordinates as stretches of neighbours, which are views where a mask would copy."""
+        stretches: list[slice] = []
+        for entry in self._select(query):
+            if stretches and stretches[-1].stop == entry.start:
+                stretches[-1] = slice(stretches[-1].start, entry.stop)
+            else:
+                stretches.append(slice(entry.start, entry.stop))
+        return stretches
+
     def _select(self, query: str) -> list[Entry]:
         if query == "all":
             return list(self.entries)

@@ -79,14 +79,19 @@ def train(
     correction: Correction | None = None,
     gradient: Gradient | None = None,
     after_step: AfterStep | None = None,
+    forgets_y: bool = False,
 ) -> Trained:
-    """Train K clients from parameters y [K, d] and buffers b [K, m] over their batches."""
+    """Train K clients from parameters y [K, d] and buffers b [K, m] over their batches.
+
+    ``forgets_y`` is a promise that ``gradient`` does not look at the y of earlier steps, which may then be overwritten.
+    """
     start = y
     if task.dense is not None and gradient is None and after_step is None and _is_affine(sgd, correction):
         trained = _train_dense(task.dense, y.clone(), b, batches, sgd, correction or Correction())
         return _limited(trained, start, sgd.max_move)
     y = y.clone()
     workspace = torch.empty_like(y)
+    changes_q = correction is not None or sgd.clip is not None or bool(sgd.weight_decay)
     velocity = torch.zeros_like(y) if sgd.has_momentum else None
     loss_sum = torch.zeros(len(y), dtype=y.dtype)
     steps_taken = torch.zeros(len(y), dtype=y.dtype)
@@ -96,8 +101,8 @@ def train(
             q, loss, b_after = task.gradient(y, b, batch, out=workspace)
         else:
             q, loss, b_after = gradient(y, b, batch, k)
-            # What an algorithm hands over may still be its own; from here on q is changed in place.
-            q = workspace.copy_(q)
+            if changes_q:  # which may still be the algorithm's own
+                q = workspace.copy_(q)
         if correction is not None:
             correction.add_to(q, y, k)
         if sgd.clip is not None:
@@ -119,7 +124,7 @@ def train(
             q = torch.where(batch.active.unsqueeze(1), q, 0)
             b_after = torch.where(batch.active.unsqueeze(1), b_after, b)
             loss = torch.where(batch.active, loss, 0)
-        if gradient is None and after_step is None:
+        if after_step is None and (gradient is None or forgets_y):
             y.sub_(q, alpha=sgd.lr)
         else:  # an algorithm's own functions may hold on to the y that they were given
             moved = y.sub(q, alpha=sgd.lr)
