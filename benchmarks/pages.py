@@ -88,6 +88,21 @@ def peer_table(runs: list[dict[str, Any]]) -> str:
     return markdown(["", *works, "start-up", "memory", "version", "best setting"], rows)
 
 
+def scale_table(rows: list[dict[str, Any]]) -> str:
+    """A line for each number of registered clients, and the picture."""
+    cells = [
+        [
+            f"{row['clients']:,}",
+            f"{row['seconds_per_round'] * 1000:.1f} ms",
+            f"{row['setup_seconds']:.2f} s",
+            f"{row['peak_mb']:.0f} MB",
+        ]
+        for row in rows
+    ]
+    picture = "![Time and memory against registered clients](pictures/scale.png)"
+    return markdown(["clients", "a round", "set-up", "memory"], cells) + f"\n\n{picture}"
+
+
 _PACKAGES = {
     "Flower": "flwr",
     "pfl-research": "pfl",
