@@ -92,6 +92,8 @@ def main() -> None:
         measured[work] = {name: max(value, again[name]) for name, value in measured[work].items()}
     verdicts = judge(measured, floors)
     print(table(verdicts))
+    for work in measured.keys() - floors.keys():
+        print(f"{work:6}has no floor yet: python benchmarks/guard.py --write --works {work}")
     sys.exit(not all(verdict.holds for verdict in verdicts))
 
 

@@ -97,6 +97,7 @@ def measure(settings: Settings, tell: Tell = lambda who, done, total: None) -> d
             ours.run(1)
         startup = process.age()
         timings, gflops = _everybody(settings, ours, work, images, federation, workers, tell)
+        process.give_back()
         # Once more alone: by now many clients have left their state here, and no other process shares our pages.
         with process.PeakMemory() as at_last:
             ours.run(1)

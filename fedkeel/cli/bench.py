@@ -55,9 +55,10 @@ def show(result: dict[str, Any], title: str) -> None:
     """The result of a measurement as a table and three lines."""
     samples = result["seconds_per_round"] * result["samples_per_s"]
     own, plain = result["seconds_per_round"], result["plain_loop_seconds_per_round"]
-    timed = {f"fedkeel, {title}": own, "plain loop": plain}
+    timed = {f"fedkeel, {title}": own}
     if result["durable_overhead"] is not None:
         timed["  the same, durable"] = own * (1 + result["durable_overhead"])
+    timed["plain loop"] = plain
     if result["plain_loop_channels_last_samples_per_s"] is not None:
         timed["plain loop, channels last"] = samples / result["plain_loop_channels_last_samples_per_s"]
     rows = [[name, f"{s:.3f}", f"{samples / s:,.0f}", f"{plain / s:.2f}×"] for name, s in timed.items()]
@@ -82,7 +83,7 @@ def show(result: dict[str, Any], title: str) -> None:
         f"products here: {result['arithmetic_share']:.0%} of the time"
     )
     console.print(
-        f"{result['rounds']} rounds in {result['blocks']} blocks, taking turns with the plain loop "
+        f"Timed rounds: {result['rounds']}, blocks: {result['blocks']}, taking turns with the plain loop "
         "(the same SGD steps with nothing federated, one process per core); medians of the blocks",
         style="dim",
     )

@@ -171,6 +171,17 @@ def test_memory_of_children_counts() -> None:
     assert busy.bytes - idle.bytes > 48 << 20
 
 
+def test_freed_memory_goes_back_to_the_system() -> None:
+    """Blocks of 100 kB come from the heap, which keeps them while one at its top lives."""
+    blocks = [bytearray(100_000) for _ in range(600)]
+    last = blocks[-1]
+    full = process.memory([os.getpid()])
+    del blocks
+    process.give_back()
+    assert len(last) == 100_000
+    assert full - process.memory([os.getpid()]) > 40_000_000
+
+
 def test_age_grows_with_time() -> None:
     before = process.age()
     time.sleep(0.05)
