@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint format clean
+.PHONY: setup demo test bench lint format clean
 
 setup: $(READY)
 
@@ -18,6 +18,10 @@ demo: $(READY)
 
 test: lint
 	$(BIN)/pytest -n 2
+
+# Some minutes; compares ratios to plain PyTorch with benchmarks/floors.json, never seconds.
+bench: $(READY)
+	$(BIN)/python benchmarks/guard.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

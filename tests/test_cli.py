@@ -88,6 +88,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_benchmark_of_nothing_known_is_refused(tmp_path: Path) -> None:
+    result = fedkeel("bench", "--work", "W9", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("fedkeel: there is no work named 'W9'.")
+
+
 @pytest.mark.parametrize("command", ["algorithms", "data", "models"])
 def test_listings_are_json_on_request(tmp_path: Path, command: str) -> None:
     listed = json.loads(fedkeel(command, "--json", cwd=tmp_path).stdout)

@@ -16,6 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "runs": {"engine", "algorithms", "learning", "data"},
     "measure": {"learning"},
     "report": {"runs", "measure"},
+    "bench": {"build", "runs", "engine", "algorithms", "learning", "data"},
 }
 EVERYWHERE = {"errors", "__version__"}
 

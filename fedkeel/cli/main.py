@@ -159,6 +159,27 @@ def check(
         raise typer.Exit(1)
 
 
+@app.command()
+def bench(
+    work: Annotated[
+        str, typer.Option(help="W1 logistic regression, W2 two hidden layers, W3 LeNet, W4 a wider CNN.")
+    ] = "W2",
+    algorithm: Annotated[str, typer.Option(help="A name of `fedkeel algorithms`.")] = "scaffold",
+    executor: Annotated[str | None, typer.Option(help="How clients are computed, as in run.executor.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds to time; absent: about ten seconds.", min=1)] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; absent: one per core.", min=1)] = None,
+    durable: Annotated[bool, typer.Option("--durable", help="Also with every round committed to disk.")] = False,
+    compare: Annotated[
+        list[str] | None, typer.Option(help="Another algorithm, timed against FedAvg (may be repeated).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Time rounds of training beside the same steps in plain PyTorch, taking turns on this machine."""
+    from fedkeel.cli.bench import run_bench
+
+    run_bench(work, algorithm, executor, rounds, workers, durable, compare or [], as_json)
+
+
 def print_json(value: Any) -> None:
     """JSON on standard output."""
     print(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,220 @@
+"""One measurement: fedkeel and the plain loop taking turns on the whole machine, in short blocks of rounds.
+
+Whatever else the machine does while this runs hits all of them alike, so that ratios hold where seconds do not. While
+one computes, the processes of the others sleep. What is reported of each is the median over its blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from fedkeel.bench import flops, process
+from fedkeel.bench.gemm import SIDES, MatrixPeak
+from fedkeel.bench.plain import PlainLoop
+from fedkeel.bench.simulator import DEFAULT_EXECUTOR, Simulator, make_federation
+from fedkeel.bench.works import FULL, SIDE, Images, Size, Work, find, make_images, make_model
+from fedkeel.data import Federation
+from fedkeel.errors import invalid
+from fedkeel.runs.directory import environment
+
+BASE = "fedavg"
+"""What compared algorithms are measured against."""
+BLOCKS, FEW_BLOCKS = 5, 3
+BLOCK_SECONDS = 2.0
+"""How long a block lasts at least, so that everybody is measured for ten seconds and more."""
+SLOW_ROUND = 4.0
+"""From this many seconds a round on, a block is one round and there are fewer of them."""
+
+Tell = Callable[[str, int, int], None]
+"""Told before every block: who is at work, blocks done, blocks in all."""
+
+
+class Contender(Protocol):
+    """Something whose rounds can be timed."""
+
+    name: str
+
+    def run(self, rounds: int) -> list[float]:
+        """Seconds of each round."""
+
+    def close(self) -> None:
+        """Let its processes go."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure."""
+
+    work: str = "W2"
+    algorithm: str = "scaffold"
+    executor: str = DEFAULT_EXECUTOR
+    rounds: int | None = None
+    """Rounds of each contender; None: as many as ten seconds hold."""
+    workers: int | None = None
+    """Processes, of fedkeel and of the plain loop; None: one per core."""
+    durable: bool = False
+    """Also with every round committed to disk."""
+    compare: tuple[str, ...] = ()
+    """Further algorithms, measured against FedAvg."""
+    size: Size = FULL
+    matrix_sides: tuple[int, ...] = SIDES
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The blocks of one contender, in seconds per round."""
+
+    blocks: tuple[float, ...]
+    rounds: int
+
+    @property
+    def seconds(self) -> float:
+        """Median over the blocks."""
+        return statistics.median(self.blocks)
+
+
+def measure(settings: Settings, tell: Tell = lambda who, done, total: None) -> dict[str, Any]:
+    """Everything that ``fedkeel bench --json`` prints."""
+    work, size = find(settings.work), settings.size
+    if settings.rounds is not None and settings.rounds < 1:
+        raise invalid("bench.rounds", "a number of at least 1", settings.rounds)
+    workers = settings.workers or len(os.sched_getaffinity(0))
+    torch.set_num_threads(1)  # as a run does; the workers fill the cores
+    images = make_images(size)
+    federation = make_federation(size, images)
+    with closing(Simulator(work, size, federation, settings.algorithm, settings.executor, workers)) as ours:
+        tell(ours.name, 0, 1)
+        with process.PeakMemory() as at_first:
+            ours.run(1)
+        startup = process.age()
+        timings, gflops = _everybody(settings, ours, work, images, federation, workers, tell)
+        process.give_back()
+        # Once more alone: by now many clients have left their state here, and no other process shares our pages.
+        with process.PeakMemory() as at_last:
+            ours.run(1)
+        choice = ours.choice
+    own, plain, last = (timings.get(name) for name in (ours.name, "plain loop", "plain loop, channels last"))
+    assert own is not None
+    assert plain is not None
+    once = flops.count(make_model(work), (1, SIDE, SIDE))
+    operations = once.train * size.samples_per_round + once.evaluate * size.test
+
+    def rate(timing: Timing | None) -> float | None:
+        return None if timing is None else size.samples_per_round / timing.seconds
+
+    return {
+        "work": work.name,
+        "model": work.title,
+        "algorithm": settings.algorithm,
+        "executor": settings.executor,
+        "executor_choice": choice,
+        "workers": workers,
+        "rounds": own.rounds,
+        "blocks": len(own.blocks),
+        "seconds_per_round": own.seconds,
+        "samples_per_s": rate(own),
+        "plain_loop_seconds_per_round": plain.seconds,
+        "plain_loop_samples_per_s": rate(plain),
+        "ratio_to_plain_loop": plain.seconds / own.seconds,
+        "plain_loop_channels_last_samples_per_s": rate(last),
+        "ratio_to_plain_loop_channels_last": None if last is None else last.seconds / own.seconds,
+        "startup_seconds": startup,
+        "peak_rss_mb": max(at_first.bytes, at_last.bytes) / 1e6,
+        "gemm_gflops": gflops,
+        "gflop_per_round": operations / 1e9,
+        "arithmetic_share": operations / 1e9 / gflops / own.seconds,
+        "durable_overhead": _overhead(timings, ours.name),
+        "compared": _compared(timings, settings),
+        "block_seconds": {name: timing.blocks for name, timing in timings.items()},
+        "environment": environment(),
+    }
+
+
+def _everybody(
+    settings: Settings,
+    ours: Simulator,
+    work: Work,
+    images: Images,
+    federation: Federation,
+    workers: int,
+    tell: Tell,
+) -> tuple[dict[str, Timing], float]:
+    """Timings of all contenders by name, and the matrix peak; all but ``ours`` are gone afterwards."""
+    size = settings.size
+    contenders: list[Contender] = [ours]
+    with ExitStack() as stack:
+
+        def join(contender: Contender) -> None:
+            contenders.append(stack.enter_context(closing(contender)))
+
+        def simulator(algorithm: str, directory: Path | None = None) -> Simulator:
+            return Simulator(work, size, federation, algorithm, settings.executor, workers, directory)
+
+        if settings.durable:
+            join(simulator(settings.algorithm, Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+        if settings.compare:
+            for name in dict.fromkeys((BASE, *settings.compare)):
+                if name != settings.algorithm:
+                    join(simulator(name))
+        for channels_last in (False, True) if work.convolutional else (False,):
+            join(PlainLoop(work, size, images, workers, channels_last))
+        peak = stack.enter_context(closing(MatrixPeak(workers, settings.matrix_sides)))
+        return take_turns(contenders, settings.rounds, peak.run, tell), peak.gflops
+
+
+def take_turns(
+    contenders: list[Contender], rounds: int | None, between: Callable[[], None], tell: Tell
+) -> dict[str, Timing]:
+    """Blocks of everybody in turn, there and back; ``between`` is done before each turn."""
+    usual = {contender.name: _warm_up(contender) for contender in contenders}
+    blocks = FEW_BLOCKS if max(usual.values()) > SLOW_ROUND else BLOCKS
+    if rounds is not None:
+        blocks = min(blocks, rounds)
+    lengths = {name: block_length(seconds, blocks, rounds) for name, seconds in usual.items()}
+    seen: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    total = blocks * len(contenders)
+    for turn in range(blocks):
+        between()
+        for contender in contenders if turn % 2 == 0 else reversed(contenders):
+            tell(contender.name, sum(map(len, seen.values())), total)
+            seen[contender.name].append(statistics.mean(contender.run(lengths[contender.name])))
+    return {name: Timing(tuple(times), lengths[name] * blocks) for name, times in seen.items()}
+
+
+def block_length(seconds: float, blocks: int, rounds: int | None) -> int:
+    """Rounds of a block: enough for ``BLOCK_SECONDS``, or so that all blocks together have ``rounds`` at least."""
+    wanted = BLOCK_SECONDS / seconds if rounds is None else rounds / blocks
+    return max(1, int(-(-wanted // 1)))
+
+
+def _warm_up(contender: Contender) -> float:
+    """Seconds of a round once everything is in place."""
+    (first,) = contender.run(1)
+    return first if first > BLOCK_SECONDS else min(contender.run(2))
+
+
+def _overhead(timings: dict[str, Timing], name: str) -> float | None:
+    durable = timings.get(f"{name}, durable")
+    return None if durable is None else durable.seconds / timings[name].seconds - 1
+
+
+def _compared(timings: dict[str, Timing], settings: Settings) -> dict[str, dict[str, float]]:
+    if not settings.compare:
+        return {}
+    names = dict.fromkeys((BASE, settings.algorithm, *settings.compare))
+    return {
+        name: {
+            "seconds_per_round": timings[name].seconds,
+            f"relative_to_{BASE}": timings[name].seconds / timings[BASE].seconds,
+        }
+        for name in names
+    }

@@ -1,0 +1,83 @@
+"""fedkeel itself as it is measured: a real simulation, run and evaluated as ``fedkeel run`` does it."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from fedkeel import build
+from fedkeel.algorithms.registry import make_algorithm
+from fedkeel.bench.works import LR, Images, Size, Work, make_model
+from fedkeel.data import Federation, from_arrays
+from fedkeel.engine.choice import NAMES, make_executor
+from fedkeel.engine.settings import Training
+from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.runs.history import History
+from fedkeel.runs.runner import Evaluation, Progress, execute
+from fedkeel.runs.store import Store
+
+DEFAULT_EXECUTOR = "auto" if "auto" in NAMES else "pool"
+UNLIMITED = 1_000_000
+"""Rounds of the experiment; a measurement stops long before."""
+
+
+def make_federation(size: Size, images: Images) -> Federation:
+    """The images dealt to clients in the order in which they lie."""
+    dataset = from_arrays(images.x, images.y, images.x_test, images.y_test, name="benchmark images")
+    parts = np.arange(size.clients * size.samples, dtype=np.int64).reshape(size.clients, size.samples)
+    return Federation(dataset, tuple(parts), {"name": "in order", "clients": size.clients})
+
+
+class Simulator:
+    """One algorithm with one executor; with a directory, every round is committed to a store there."""
+
+    def __init__(
+        self,
+        work: Work,
+        size: Size,
+        federation: Federation,
+        algorithm: str,
+        executor: str,
+        workers: int,
+        directory: Path | None = None,
+    ) -> None:
+        self.name = algorithm if directory is None else f"{algorithm}, durable"
+        training = Training(
+            rounds=UNLIMITED,
+            participation=size.cohort / size.clients,
+            epochs=size.epochs,
+            batch_size=size.batch,
+            lr=LR,
+        )
+        task = build.make_task(make_model(work), federation.dataset, 0, build.DTYPES[training.dtype])
+        made = make_algorithm(algorithm)
+        self.simulation = Simulation(made, task, federation, training, 0, make_executor(executor, workers))
+        self.history = History()
+        self._state: RunState | None = None
+        self._store = Store.create(directory) if directory is not None else None
+
+    def run(self, rounds: int) -> list[float]:
+        """Seconds of each round: training, aggregation, evaluation and, if durable, the commit."""
+        ends = [time.perf_counter()]
+
+        def note(progress: Progress) -> None:
+            ends.append(time.perf_counter())
+
+        stop = len(self.history.rounds) + rounds
+        self._state, self.history = execute(
+            self.simulation, Evaluation(), self._store, note, self._state, self.history, stop_after=stop
+        )
+        return [after - before for before, after in pairwise(ends)]
+
+    @property
+    def choice(self) -> str:
+        """What computes the clients: the executor's own account of its choice, else its name."""
+        return str(getattr(self.simulation.executor, "choice", self.simulation.executor.name))
+
+    def close(self) -> None:
+        self.simulation.executor.close()
+        if self._store is not None:
+            self._store.close()
