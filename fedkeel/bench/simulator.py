@@ -74,8 +74,8 @@ class Simulator:
 
     @property
     def choice(self) -> str:
-        """What computes the clients: the executor's own account of its choice, else its name."""
-        return str(getattr(self.simulation.executor, "choice", self.simulation.executor.name))
+        """What computes the clients, and why."""
+        return self.simulation.executor.describe()
 
     def close(self) -> None:
         self.simulation.executor.close()
