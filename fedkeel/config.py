@@ -67,6 +67,9 @@ class RunConfig(BaseModel):
     executor: str = Field("serial", description="how clients are computed: serial, or pool (worker processes)")
     workers: int | None = Field(None, ge=1, description="worker processes of the pool; absent: one per core")
     threads: int = Field(1, ge=1, description="threads of torch in this process")
+    checkpoint_every: int = Field(
+        0, ge=0, description="keep the state of every so many rounds, to start new runs from; 0: only the last"
+    )
 
 
 class Experiment(BaseModel):
@@ -96,8 +99,11 @@ class Experiment(BaseModel):
         )
 
 
-def read(path: Path, settings: list[str] | None = None) -> list[Experiment]:
-    """All runs of an experiment file, with ``a.b=c`` settings applied before validation."""
+def read(path: Path, settings: list[str] | None = None, allow_plugins: bool = False) -> list[Experiment]:
+    """All runs of an experiment file, with ``a.b=c`` settings applied before validation.
+
+    Reading executes nothing, unless ``allow_plugins`` lets an algorithm named ``module:Class`` be imported.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -108,10 +114,12 @@ def read(path: Path, settings: list[str] | None = None) -> list[Experiment]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path.name} is not valid TOML: {error}.") from None
-    return expand(table, settings or [], _Source(path.name, text))
+    return expand(table, settings or [], _Source(path.name, text), allow_plugins)
 
 
-def expand(table: dict[str, Any], settings: list[str], source: _Source | None = None) -> list[Experiment]:
+def expand(
+    table: dict[str, Any], settings: list[str], source: _Source | None = None, allow_plugins: bool = False
+) -> list[Experiment]:
     """The validated runs of a table: one, or one for every combination of its ``[sweep]`` lists."""
     table = json.loads(json.dumps(table, default=str))  # a private copy; TOML's dates become text and fail by type
     for setting in settings:
@@ -136,7 +144,7 @@ def expand(table: dict[str, Any], settings: list[str], source: _Source | None = 
         chosen = one.setdefault("algorithm", {})
         if isinstance(chosen, dict):
             one["algorithm"] = per_algorithm.get(chosen.get("name", "fedavg"), {}) | chosen
-        experiments.append(_validated(one, source))
+        experiments.append(_validated(one, source, allow_plugins))
     labels = [experiment.label for experiment in experiments]
     if len(set(labels)) < len(labels):
         experiments = [
@@ -196,10 +204,10 @@ class _Source:
         return None
 
 
-def _validated(table: dict[str, Any], source: _Source | None) -> Experiment:
+def _validated(table: dict[str, Any], source: _Source | None, allow_plugins: bool) -> Experiment:
     try:
         experiment = Experiment(**table)
-        algorithm = algorithm_class(experiment.algorithm.name)
+        algorithm = algorithm_class(experiment.algorithm.name, allow_plugins)
         checked(experiment.algorithm.name, algorithm.Params, experiment.algorithm_params())
         _check_names(experiment)
     except ValidationError as error:
