@@ -25,13 +25,14 @@ from fedkeel.errors import DataError, FedkeelError
 from fedkeel.runs import schema
 from fedkeel.runs.encoding import GONE, ROWS, checksum_of_rows, decode, encode, marker
 from fedkeel.runs.history import History, Measured, RoundSummary
+from fedkeel.runs.writeback import WriteBack
 
 FILE = "run.sqlite"
 NO_CLIENT = -1
 PAGE = 65536
 """Bytes of a page: the largest, because a vector of 0.8 MB then is 13 pages of the log instead of 195."""
-LOG = 64 << 20
-"""Bytes of log before it is written back; pages that many rounds changed are then written back once."""
+CACHE = 32 << 20
+"""Bytes of changed pages before SQLite writes some to the log early: a round of ten client vectors should fit."""
 PATIENCE = 30
 """Seconds to wait for somebody else's write lock."""
 
@@ -58,6 +59,7 @@ class Store:
         self.directory = directory
         self._db = connection
         self._saved: dict[tuple[str, str], Rows] = {}
+        self._write_back = WriteBack(directory / FILE)
 
     @classmethod
     def create(
@@ -117,6 +119,7 @@ class Store:
         return store
 
     def close(self) -> None:
+        self._write_back.finish()
         # SQLite tidies its log away at the last close; where the disk is full, the next opening does.
         with suppress(sqlite3.Error):
             self._db.close()
@@ -152,6 +155,7 @@ class Store:
         except sqlite3.Error as error:
             raise self._failure(f"round {state.t}", error) from None
         self._saved = saved
+        self._write_back.after_commit()
 
     def event(self, kind: str, text: str, round: int | None = None) -> None:
         """Note what happened; by default after the last committed round."""
@@ -389,8 +393,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA trusted_schema = OFF")  # a file from elsewhere may bring triggers and views
-    page = int(connection.execute("PRAGMA page_size").fetchone()[0])  # an older file keeps its own
-    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG // page}")
+    connection.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")  # WriteBack does
     return connection
 
 
