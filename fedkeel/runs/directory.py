@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ def export_model(simulation: Simulation, state: RunState, path: Path) -> None:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise StoreError(
             f"the model could not be written to {path}: {error}; all rounds are kept: make room, then "
             "--resume writes it."

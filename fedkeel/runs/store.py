@@ -33,6 +33,8 @@ PAGE = 65536
 """Bytes of a page: the largest, because a vector of 0.8 MB then is 13 pages of the log instead of 195."""
 CACHE = 32 << 20
 """Bytes of changed pages before SQLite writes some to the log early: a round of ten client vectors should fit."""
+SMALLEST = 512
+"""Bytes of the smallest page that SQLite knows; a file is 0 or more pages."""
 PATIENCE = 30
 """Seconds to wait for somebody else's write lock."""
 
@@ -70,11 +72,10 @@ class Store:
         ``origin`` makes it begin as a copy of another run: the history of that store up to the state, and the state.
         """
         path = directory / FILE
-        store = None
         try:
-            with _readable(path, but=sqlite3.OperationalError):
-                store = cls(directory, _connect(path))
-                if schema.version(store._db) is not None:
+            with _readable(path, but=sqlite3.OperationalError), _closed_on_error(_connect(path)) as connection:
+                store = cls(directory, connection)
+                if schema.version(connection) is not None:
                     raise DataError(f"{path} holds a run already; continue it with --resume, or choose another folder.")
                 with store._transaction():
                     schema.create(store._db)
@@ -84,10 +85,6 @@ class Store:
                         store._copy(*origin)
         except sqlite3.OperationalError as error:
             raise StoreError(f"{path} cannot be made: {error}; make room there, or choose another folder.") from None
-        except FedkeelError:
-            if store is not None:
-                store.close()
-            raise
         return store
 
     @classmethod
@@ -96,11 +93,11 @@ class Store:
         path = directory / FILE
         if not holds_run(directory):
             raise DataError(f"there is no run in {directory} (no {FILE}); check the path, or start without --resume.")
-        with _readable(path):
-            store = cls(directory, _connect(path))
-            complaint = store._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        with _readable(path), _closed_on_error(_connect(path)) as connection:
+            store = cls(directory, connection)
+            complaint = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if complaint != "ok":
-                raise ValueError(f"SQLite says: {complaint}")
+                raise ValueError(complaint.splitlines()[-1])
             if schema.version(store._db) == "1":
                 with store._transaction():
                     schema.migrate_from_1(store._db, _text_beside(directory))
@@ -113,8 +110,8 @@ class Store:
         path = directory / FILE
         if not path.is_file():
             raise DataError(f"there is no run in {directory} (no {FILE}); check the path.")
-        with _readable(path):
-            store = cls(directory, _connect_reading(path))
+        with _readable(path), _closed_on_error(_connect_reading(path)) as connection:
+            store = cls(directory, connection)
             store._require_schema(path)
         return store
 
@@ -374,6 +371,8 @@ def holds_run(directory: Path) -> bool:
     path = directory / FILE
     if not path.is_file():
         return False
+    if 0 < path.stat().st_size < SMALLEST:  # SQLite would take it for an empty one
+        raise DataError(f"{path} is not a readable run (it is cut short); restore it from a copy or start a new run.")
     with _readable(path), closing(_connect_reading(path)) as connection:
         return schema.version(connection) is not None
 
@@ -388,28 +387,37 @@ def rounds_done(directory: Path) -> int:
 
 def _connect(path: Path) -> sqlite3.Connection:
     # No implicit transactions: every one is begun and ended by name above.
-    connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-    connection.execute(f"PRAGMA page_size = {PAGE}")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA trusted_schema = OFF")  # a file from elsewhere may bring triggers and views
-    connection.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")  # WriteBack does
-    return connection
+    with _closed_on_error(sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA page_size = {PAGE}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA trusted_schema = OFF")  # a file from elsewhere may bring triggers and views
+        connection.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # WriteBack does
+        return connection
 
 
 def _connect_reading(path: Path) -> sqlite3.Connection:
     where = path.resolve().as_uri()
-    connection = sqlite3.connect(f"{where}?mode=ro", uri=True, timeout=PATIENCE, isolation_level=None)
     try:
-        connection.execute("SELECT count(*) FROM sqlite_master")
+        reading = sqlite3.connect(f"{where}?mode=ro", uri=True, timeout=PATIENCE, isolation_level=None)
+        with _closed_on_error(reading) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master")
+            return connection
     except sqlite3.OperationalError:
         # A folder that cannot be written has no room for the index of a log. Without a log there is none to index.
         if path.with_name(path.name + "-wal").exists():
             raise
+        return sqlite3.connect(f"{where}?immutable=1", uri=True, isolation_level=None)
+
+
+@contextmanager
+def _closed_on_error(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    try:
+        yield connection
+    except BaseException:
         connection.close()
-        connection = sqlite3.connect(f"{where}?immutable=1", uri=True, isolation_level=None)
-    return connection
+        raise
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,7 @@ def mounted(*words: str) -> Iterator[None]:
 
 def test_a_real_full_disk(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
-    with mounted("-t", "tmpfs", "-o", "size=900k", "tmpfs", str(tmp_path / "disk")):
+    with mounted("-t", "tmpfs", "-o", "size=3m", "tmpfs", str(tmp_path / "disk")):
         message = sentence(lambda: api.run(experiment(rounds=60), tmp_path / "disk" / "r"))
         assert "could not be written" in message
         assert "full" in message
@@ -134,7 +134,8 @@ def test_a_read_only_disk(tmp_path: Path) -> None:
         assert "cannot be locked: Read-only file system; make it writable, or choose another with --out." in message
         message = sentence(lambda: api.run(experiment(), tmp_path / "disk" / "new"))
         assert "cannot be made: Read-only file system" in message
-        assert len(Store.reading(tmp_path / "disk" / "r").history().rounds) == 6
+        with closing(Store.reading(tmp_path / "disk" / "r")) as store:
+            assert len(store.history().rounds) == 6
 
 
 def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
