@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.algorithms.validate import checked, sentence
@@ -77,7 +77,7 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str | None = None
+    name: str | None = Field(None, description="name of the run and of its folder")
     seed: int = Field(0, ge=0, lt=2**63, description="decides every random draw of the run")
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
@@ -86,6 +86,15 @@ class Experiment(BaseModel):
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
     run: RunConfig = RunConfig()
+
+    @field_validator("name")
+    @classmethod
+    def _stays_in_its_folder(cls, name: str | None) -> str | None:
+        if name is not None and (
+            not name.isprintable() or "/" in name or name.startswith(".") or not 0 < len(name) < 200
+        ):
+            raise ValueError("must be a name for a folder: printable, without '/' and not beginning with '.'")
+        return name
 
     def algorithm_params(self) -> dict[str, Any]:
         """The parameters given for the algorithm."""
@@ -112,7 +121,7 @@ def read(path: Path, settings: list[str] | None = None, allow_plugins: bool = Fa
         raise DataError(f"the experiment file {path} cannot be read: {error}.") from None
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, tables in tables in tables …
         raise InputError(f"{path.name} is not valid TOML: {error}.") from None
     return expand(table, settings or [], _Source(path.name, text), allow_plugins)
 
@@ -143,7 +152,7 @@ def expand(
             _put(one, "algorithm.name" if name == "algorithm" else name, value)
         chosen = one.setdefault("algorithm", {})
         if isinstance(chosen, dict):
-            one["algorithm"] = per_algorithm.get(chosen.get("name", "fedavg"), {}) | chosen
+            one["algorithm"] = _own_table(per_algorithm, chosen.get("name", "fedavg")) | chosen
         experiments.append(_validated(one, source, allow_plugins))
     labels = [experiment.label for experiment in experiments]
     if len(set(labels)) < len(labels):
@@ -152,6 +161,14 @@ def expand(
             for number, experiment in enumerate(experiments, start=1)
         ]
     return experiments
+
+
+def _own_table(per_algorithm: dict[str, Any], name: object) -> dict[str, Any]:
+    """What ``[algorithms.NAME]`` says."""
+    found = per_algorithm.get(name, {}) if isinstance(name, str) else {}
+    if not isinstance(found, dict):
+        raise InputError(f"algorithms.{name} must be a table of its parameters, got {found!r}.")
+    return found
 
 
 def _check_settings(settings: list[str], sweep: Any) -> None:
@@ -171,15 +188,23 @@ def dump(experiment: Experiment) -> str:
     for key, section in table.items():
         if isinstance(section, dict):
             lines += ["", f"[{key}]"]
-            lines += [f"{name} = {_toml(value)}" for name, value in section.items() if value is not None]
+            lines += [f"{_key(name)} = {_toml(value)}" for name, value in section.items() if value is not None]
     return "\n".join(lines) + "\n"
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
-    # JSON's strings, whole numbers and booleans are TOML's too.
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(name)} = {_toml(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, float):
+        return repr(value)
+    # JSON's whole numbers, booleans and strings are TOML's too, but for one character that TOML wants escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
 
 
 class _Source:
@@ -263,7 +288,7 @@ def _apply(table: dict[str, Any], setting: str) -> None:
         raise InputError(f"--set takes name=value such as training.lr=0.05, got {setting!r}.")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text.strip()  # bare words are text, so that algorithm.name=feddc needs no quotes
     _put(table, name.strip(), value)
 

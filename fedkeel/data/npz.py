@@ -56,7 +56,7 @@ def _read(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
 def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(member)
     if version == (1, 0):
-        return npy.read_array_header_1_0(member)  # type: ignore[no-any-return]
+        return npy.read_array_header_1_0(member)
     if version == (2, 0):
-        return npy.read_array_header_2_0(member)  # type: ignore[no-any-return]
+        return npy.read_array_header_2_0(member)
     raise ValueError(f"the .npy format {version} is not read")
