@@ -169,13 +169,14 @@ def _resumed(
 ) -> tuple[Store, RunState | None, History]:
     store = Store.open(directory)
     try:
-        state, history = store.read_state(), store.history()
+        before, history = changes.stored(store.configuration(), directory), store.history()
+        found = changes.allowed(before, experiment, len(history.rounds), directory)
+        state = store.read_state()
         if state is not None:
             check_fits(simulation, state, history, f"the run in {directory}")
-        before = changes.stored(store.configuration(), directory)
         text = config.dump(experiment)
-        for change in changes.allowed(before, experiment, len(history.rounds), directory):
-            store.change_configuration(text, str(change))
+        if found:
+            store.change_configuration(text, [str(change) for change in found])
         run_directory.describe(directory, text)
         store.event("resumed", f"fedkeel {__version__}")
     except FedkeelError:

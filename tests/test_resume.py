@@ -188,6 +188,8 @@ def test_what_would_change_results_is_refused_field_by_field(finished: Path, tmp
     message = str(refused.value)
     assert "partition.alpha was 0.5, asked 2.0; training.lr was 0.1, asked 0.5; run.threads was 1, asked 2;" in message
     assert "training.rounds" not in message
+    with pytest.raises(InputError, match=r"model.name was 'logistic', asked '2nn'"):
+        api.run(experiment(rounds=6, keep=2, model__name="2nn"), folder, resume=True)
     with pytest.raises(InputError, match=r"training.rounds was 6, asked 5"):
         api.run(experiment(rounds=5, keep=2), folder, resume=True)
     assert kinds(folder) == ["started", "finished"]

@@ -162,12 +162,13 @@ class Store:
         except sqlite3.Error as error:
             raise self._failure(f"the event {kind!r}", error) from None
 
-    def change_configuration(self, text: str, change: str) -> None:
-        """Go on with another configuration, and note what changed."""
+    def change_configuration(self, text: str, changes: Iterable[str]) -> None:
+        """Go on with another configuration, and note each change."""
         try:
             with self._transaction():
                 self._put_meta("configuration", text)
-                schema.add_event(self._db, "changed", self.rounds_done(), change)
+                for change in changes:
+                    schema.add_event(self._db, "changed", self.rounds_done(), change)
         except sqlite3.Error as error:
             raise self._failure("the configuration", error) from None
 
