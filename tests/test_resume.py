@@ -218,6 +218,17 @@ def test_a_fork_may_change_the_training_and_leaves_the_old_run_alone(finished: P
     assert (finished / FILE).read_bytes() == before
 
 
+def test_a_kept_round_outlives_damage_to_the_last_state(finished: Path, tmp_path: Path) -> None:
+    folder = copied(finished, tmp_path / "r")
+    with sqlite3.connect(folder / FILE) as db:
+        db.execute("UPDATE tensors SET data = zeroblob(length(data)) WHERE owner = 'server' AND name = 'w'")
+    with pytest.raises(DataError, match=r"server\.w is damaged"):
+        api.run(experiment(rounds=8), folder, resume=True)
+    api.run(experiment(rounds=8), tmp_path / "new", fork=Fork(folder, 4))
+    api.run(experiment(rounds=8), tmp_path / "whole")
+    assert rounds_in(tmp_path / "new") == rounds_in(tmp_path / "whole")
+
+
 def test_forks_that_cannot_be(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"state after round 3; it holds those after 2, 4, 6 \(run.checkpoint_every"):
         api.run(experiment(rounds=8), tmp_path / "a", fork=Fork(finished, 3))
