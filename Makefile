@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test bench lint format clean
+.PHONY: setup demo test bench lint format soak fuzz clean
 
 setup: $(READY)
 
@@ -27,6 +27,14 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Kills runs at random instants, resumes them and counts what was lost; about five minutes.
+soak: $(READY)
+	$(BIN)/python -m tests.crash --kills 210
+
+# Feeds every reader of files and settings with damaged inputs; about two minutes.
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --inputs 12000
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fedkeel.errors import DivergedError, FedkeelError
     from fedkeel.learning.staged import Staged
     from fedkeel.learning.task import Task
+    from fedkeel.runs.directory import load_model
 
 _HOMES = {
     "Algorithm": "fedkeel.algorithms.contract",
@@ -59,6 +60,7 @@ _HOMES = {
     "Training": "fedkeel.engine.settings",
     "Uploads": "fedkeel.algorithms.contract",
     "check_algorithm": "fedkeel.check",
+    "load_model": "fedkeel.runs.directory",
     "make_algorithm": "fedkeel.algorithms.registry",
     "run": "fedkeel.api",
     "train": "fedkeel.api",
@@ -86,6 +88,7 @@ __all__ = [
     "Uploads",
     "check_algorithm",
     "data",
+    "load_model",
     "make_algorithm",
     "run",
     "train",

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedkeel import build, config
+from fedkeel import __version__, build, changes, config
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import make_algorithm
+from fedkeel.algorithms.state import remember_within
 from fedkeel.algorithms.validate import checked
 from fedkeel.data import Federation
-from fedkeel.engine.choice import make_executor
+from fedkeel.engine.choice import Auto, Choice, make_executor
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.simulation import RunState, Simulation
-from fedkeel.errors import InputError, invalid
+from fedkeel.errors import FedkeelError, InputError, invalid
 from fedkeel.learning.losses import Loss
 from fedkeel.runs import directory as run_directory
+from fedkeel.runs.fit import check_fits
+from fedkeel.runs.fork import Fork
 from fedkeel.runs.history import History
+from fedkeel.runs.lock import RunLock
 from fedkeel.runs.runner import Evaluation, Watcher, execute
-from fedkeel.runs.store import Store
+from fedkeel.runs.store import Store, holds_run
+
+
+class StoppedError(FedkeelError):
+    """A run ended early because it was asked to; all rounds up to ``round`` are committed."""
+
+    def __init__(self, directory: Path, round: int, rounds: int) -> None:
+        super().__init__(f"stopped after round {round} of {rounds}, which is kept in {directory}")
+        self.directory, self.round, self.rounds = directory, round, rounds
 
 
 @dataclass(frozen=True)
@@ -64,8 +79,9 @@ def train(
     loss: Loss | None = None,
     faults: Faults | dict[str, Any] | None = None,
     evaluate_every: int = 1,
-    executor: str = "serial",
+    executor: str = "auto",
     workers: int | None = None,
+    threads: int = 1,
     watch: Watcher | None = None,
     **training: Any,
 ) -> Run:
@@ -75,6 +91,10 @@ def train(
     zoo or any ``torch.nn.Module``; ``training`` are the fields of ``Training``: rounds, participation, epochs or
     steps, batch_size, lr, lr_decay, momentum, weight_decay, clip, …; ``faults`` what goes wrong with clients, and what
     is done about updates that are not finite or too long, e.g. ``{"dropout": 0.1, "bad_update": "skip-client"}``.
+
+    ``executor`` is ``auto``, ``serial``, ``pool`` or ``stacked``. ``serial`` and ``pool`` give the same bits on a
+    machine; ``stacked``, which ``auto`` may take, gives the same numbers up to round-off. ``threads`` are torch's in
+    this process while it trains: one, since several processes with one thread each are faster.
     """
     _require_federation(data)
     if isinstance(algorithm, str):
@@ -86,10 +106,13 @@ def train(
         faults = checked("faults", Faults, faults or {})
     task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], loss)
     simulation = Simulation(algorithm, task, data, settings, seed, make_executor(executor, workers), faults=faults)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
     try:
         state, history = execute(simulation, Evaluation(every=evaluate_every), watch=watch)
     finally:
         simulation.executor.close()
+        torch.set_num_threads(before)
     return Run(algorithm.name, simulation, state, history)
 
 
@@ -106,35 +129,106 @@ def run(
     data_dir: Path | None = None,
     federation: Federation | None = None,
     resume: bool = False,
+    fork: Fork | None = None,
+    allow_plugins: bool = False,
     watch: Watcher | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Run:
-    """Run an experiment in a directory of its own; with ``resume``, go on after its last whole round."""
+    """Run an experiment in a directory of its own.
+
+    ``resume`` goes on after the last whole round where the directory holds a run already; ``fork`` lets a new run start
+    from the state of another. ``stop`` is asked after every committed round; where it says yes, ``StoppedError`` is
+    raised. An algorithm named ``module:Class`` is imported only with ``allow_plugins``.
+    """
     torch.set_num_threads(experiment.run.threads)
-    simulation = build.make_simulation(experiment, data_dir, federation)
-    state, history = None, None
-    if resume and (directory / run_directory.CONFIGURATION).exists():
-        _check_same(experiment, directory)
-        store = Store.open(directory)
-        state, history = store.read_state(), store.history()
-    else:
-        run_directory.prepare(directory, config.dump(experiment))
-        store = Store.create(directory)
-    try:
-        state, history = execute(simulation, experiment.evaluation, store, watch, state, history)
-    finally:
-        store.close()
-        simulation.executor.close()
-    run_directory.export_model(simulation, state, directory / run_directory.MODEL)
+    budget = experiment.run.memory_mb
+    remember_within(None if budget is None else budget << 20, directory)
+    simulation = build.make_simulation(experiment, data_dir, federation, allow_plugins)
+    run_directory.make(directory)
+    with RunLock(directory):
+        if not holds_run(directory):
+            store, state, history = _started(experiment, directory, simulation, fork)
+        elif resume:
+            store, state, history = _resumed(experiment, directory, simulation)
+        else:
+            raise InputError(
+                f"{directory} already holds a run; continue it with --resume, or choose another directory with --out."
+            )
+        try:
+            _choose_executor(simulation, store, state)
+            state, history = _executed(experiment, simulation, store, state, history, watch, stop)
+            if state.t < experiment.training.rounds:
+                store.event("stopped", f"asked to stop after round {state.t} of {experiment.training.rounds}")
+                raise StoppedError(directory, state.t, experiment.training.rounds)
+            run_directory.export_model(simulation, state, directory / run_directory.MODEL)
+            store.event("finished", f"round {state.t} was the last")
+        finally:
+            store.close()
+            simulation.executor.close()
     return Run(experiment.label, simulation, state, history, directory)
 
 
-def _check_same(experiment: config.Experiment, directory: Path) -> None:
-    before = (directory / run_directory.CONFIGURATION).read_text(encoding="utf-8").splitlines()
-    now = config.dump(experiment).splitlines()
-    if before == now:
+def _started(
+    experiment: config.Experiment, directory: Path, simulation: Simulation, fork: Fork | None
+) -> tuple[Store, RunState | None, History | None]:
+    configuration, version = config.dump(experiment), f"fedkeel {__version__}"
+    if fork is None:
+        run_directory.describe(directory, configuration)
+        return Store.create(directory, configuration, text=version), None, None
+    with closing(Store.reading(fork.directory)) as source:
+        state, history = fork.read(source, simulation)
+        run_directory.describe(directory, configuration)
+        return Store.create(directory, configuration, (source, state), version), state, history
+
+
+def _resumed(
+    experiment: config.Experiment, directory: Path, simulation: Simulation
+) -> tuple[Store, RunState | None, History]:
+    store = Store.open(directory)
+    try:
+        before, history = changes.stored(store.configuration(), directory), store.history()
+        found = changes.allowed(before, experiment, len(history.rounds), directory)
+        state = store.read_state()
+        if state is not None:
+            check_fits(simulation, state, history, f"the run in {directory}")
+        text = config.dump(experiment)
+        if found:
+            store.change_configuration(text, [str(change) for change in found])
+        run_directory.describe(directory, text)
+        store.event("resumed", f"fedkeel {__version__}")
+    except FedkeelError:
+        store.close()
+        raise
+    return store, state, history
+
+
+def _choose_executor(simulation: Simulation, store: Store, state: RunState | None) -> None:
+    """Let ``auto`` choose before the first round, and keep the choice: a resumed run must go on with the same bits."""
+    if not isinstance(simulation.executor, Auto):
         return
-    was, wants = [line for line in before if line not in now], [line for line in now if line not in before]
-    raise InputError(
-        f"the run in {directory} was started with another configuration (it has {'; '.join(was) or 'less'}, "
-        f"asked for: {'; '.join(wants) or 'less'}); resume it as it was, or start anew with --out."
-    )
+    kept = store.meta("executor")
+    if kept is None:
+        choice = simulation.executor.choose(simulation.job(state or simulation.start()))
+        store.put_meta("executor", json.dumps(asdict(choice)))
+        store.event("executor", simulation.executor.describe())
+    else:
+        simulation.executor.decide(Choice(**json.loads(kept)))
+
+
+def _executed(
+    experiment: config.Experiment,
+    simulation: Simulation,
+    store: Store,
+    state: RunState | None,
+    history: History | None,
+    watch: Watcher | None,
+    stop: Callable[[], bool] | None,
+) -> tuple[RunState, History]:
+    try:
+        return execute(
+            simulation, experiment.evaluation, store, watch, state, history, stop, experiment.run.checkpoint_every
+        )
+    except Exception as error:
+        with suppress(FedkeelError):  # where nothing can be written, the error itself must still come out
+            store.event("fault", f"{type(error).__name__}: {error}")
+        raise

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedkeel.algorithms.registry import make_algorithm
+from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.config import Experiment
 from fedkeel.data import Dataset, Federation, from_npz_folder, load
 from fedkeel.engine.choice import make_executor
@@ -57,13 +57,16 @@ def make_task(
 
 
 def make_simulation(
-    experiment: Experiment, data_dir: Path | None = None, federation: Federation | None = None
+    experiment: Experiment,
+    data_dir: Path | None = None,
+    federation: Federation | None = None,
+    allow_plugins: bool = False,
 ) -> Simulation:
     """Everything that an experiment names, put together."""
     federation = federation or make_federation(experiment, data_dir)
     model_seed = experiment.seed if experiment.model.seed is None else experiment.model.seed
     task = make_task(experiment.model.name, federation.dataset, model_seed, DTYPES[experiment.training.dtype])
-    algorithm = make_algorithm(experiment.algorithm.name, **experiment.algorithm_params())
+    algorithm = algorithm_class(experiment.algorithm.name, allow_plugins)(**experiment.algorithm_params())
     executor = make_executor(experiment.run.executor, experiment.run.workers)
     return Simulation(
         algorithm, task, federation, experiment.training, experiment.seed, executor, faults=experiment.faults

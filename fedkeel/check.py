@@ -56,7 +56,7 @@ def check_algorithm(algorithm: str | type[Algorithm]) -> None:
 
 def run_checks(algorithm: str | type[Algorithm]) -> list[CheckResult]:
     """Every check with its result, in order."""
-    cls = algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
+    cls = algorithm_class(algorithm, allow_plugins=True) if isinstance(algorithm, str) else algorithm
     results = [_result(check.__doc__ or check.__name__, check, cls) for check in CHECKS]
     laws = [_result(f"law: {law.statement}", partial(check_law, law=law), cls) for law in cls.laws]
     return results + laws

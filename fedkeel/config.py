@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.algorithms.validate import checked, sentence
@@ -65,9 +65,19 @@ class AlgorithmConfig(BaseModel):
 class RunConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    executor: str = Field("serial", description="how clients are computed: serial, or pool (worker processes)")
-    workers: int | None = Field(None, ge=1, description="worker processes of the pool; absent: one per core")
+    executor: str = Field(
+        "auto",
+        description="how clients are computed: serial, pool (worker processes), stacked (groups of clients as one "
+        "computation, in worker processes), or auto (whichever a short trial finds fastest)",
+    )
+    workers: int | None = Field(None, ge=1, description="worker processes; absent: one per core")
     threads: int = Field(1, ge=1, description="threads of torch in this process")
+    memory_mb: int | None = Field(
+        None, ge=0, description="MB of clients' vectors kept in memory, further ones on disk; absent: a quarter of it"
+    )
+    checkpoint_every: int = Field(
+        0, ge=0, description="keep the state of every so many rounds, to start new runs from; 0: only the last"
+    )
 
 
 class Experiment(BaseModel):
@@ -75,7 +85,7 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str | None = None
+    name: str | None = Field(None, description="name of the run and of its folder")
     seed: int = Field(0, ge=0, lt=2**63, description="decides every random draw of the run")
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
@@ -85,6 +95,15 @@ class Experiment(BaseModel):
     faults: Faults = Faults()
     evaluation: Evaluation = Evaluation()
     run: RunConfig = RunConfig()
+
+    @field_validator("name")
+    @classmethod
+    def _stays_in_its_folder(cls, name: str | None) -> str | None:
+        if name is not None and (
+            not name.isprintable() or "/" in name or name.startswith(".") or not 0 < len(name) < 200
+        ):
+            raise ValueError("must be a name for a folder: printable, without '/' and not beginning with '.'")
+        return name
 
     def algorithm_params(self) -> dict[str, Any]:
         """The parameters given for the algorithm."""
@@ -98,8 +117,11 @@ class Experiment(BaseModel):
         )
 
 
-def read(path: Path, settings: list[str] | None = None) -> list[Experiment]:
-    """All runs of an experiment file, with ``a.b=c`` settings applied before validation."""
+def read(path: Path, settings: list[str] | None = None, allow_plugins: bool = False) -> list[Experiment]:
+    """All runs of an experiment file, with ``a.b=c`` settings applied before validation.
+
+    Reading executes nothing, unless ``allow_plugins`` lets an algorithm named ``module:Class`` be imported.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -108,12 +130,14 @@ def read(path: Path, settings: list[str] | None = None) -> list[Experiment]:
         raise DataError(f"the experiment file {path} cannot be read: {error}.") from None
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, tables in tables in tables …
         raise InputError(f"{path.name} is not valid TOML: {error}.") from None
-    return expand(table, settings or [], _Source(path.name, text))
+    return expand(table, settings or [], _Source(path.name, text), allow_plugins)
 
 
-def expand(table: dict[str, Any], settings: list[str], source: _Source | None = None) -> list[Experiment]:
+def expand(
+    table: dict[str, Any], settings: list[str], source: _Source | None = None, allow_plugins: bool = False
+) -> list[Experiment]:
     """The validated runs of a table: one, or one for every combination of its ``[sweep]`` lists."""
     table = json.loads(json.dumps(table, default=str))  # a private copy; TOML's dates become text and fail by type
     for setting in settings:
@@ -137,8 +161,8 @@ def expand(table: dict[str, Any], settings: list[str], source: _Source | None = 
             _put(one, "algorithm.name" if name == "algorithm" else name, value)
         chosen = one.setdefault("algorithm", {})
         if isinstance(chosen, dict):
-            one["algorithm"] = per_algorithm.get(chosen.get("name", "fedavg"), {}) | chosen
-        experiments.append(_validated(one, source))
+            one["algorithm"] = _own_table(per_algorithm, chosen.get("name", "fedavg")) | chosen
+        experiments.append(_validated(one, source, allow_plugins))
     labels = [experiment.label for experiment in experiments]
     if len(set(labels)) < len(labels):
         experiments = [
@@ -146,6 +170,14 @@ def expand(table: dict[str, Any], settings: list[str], source: _Source | None = 
             for number, experiment in enumerate(experiments, start=1)
         ]
     return experiments
+
+
+def _own_table(per_algorithm: dict[str, Any], name: object) -> dict[str, Any]:
+    """What ``[algorithms.NAME]`` says."""
+    found = per_algorithm.get(name, {}) if isinstance(name, str) else {}
+    if not isinstance(found, dict):
+        raise InputError(f"algorithms.{name} must be a table of its parameters, got {found!r}.")
+    return found
 
 
 def _check_settings(settings: list[str], sweep: Any) -> None:
@@ -165,15 +197,23 @@ def dump(experiment: Experiment) -> str:
     for key, section in table.items():
         if isinstance(section, dict):
             lines += ["", f"[{key}]"]
-            lines += [f"{name} = {_toml(value)}" for name, value in section.items() if value is not None]
+            lines += [f"{_key(name)} = {_toml(value)}" for name, value in section.items() if value is not None]
     return "\n".join(lines) + "\n"
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
-    # JSON's strings, whole numbers and booleans are TOML's too.
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(name)} = {_toml(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, float):
+        return repr(value)
+    # JSON's whole numbers, booleans and strings are TOML's too, but for one character that TOML wants escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
 
 
 class _Source:
@@ -198,10 +238,10 @@ class _Source:
         return None
 
 
-def _validated(table: dict[str, Any], source: _Source | None) -> Experiment:
+def _validated(table: dict[str, Any], source: _Source | None, allow_plugins: bool) -> Experiment:
     try:
         experiment = Experiment(**table)
-        algorithm = algorithm_class(experiment.algorithm.name)
+        algorithm = algorithm_class(experiment.algorithm.name, allow_plugins)
         checked(experiment.algorithm.name, algorithm.Params, experiment.algorithm_params())
         check_needs(algorithm, experiment.faults)
         _check_names(experiment)
@@ -258,7 +298,7 @@ def _apply(table: dict[str, Any], setting: str) -> None:
         raise InputError(f"--set takes name=value such as training.lr=0.05, got {setting!r}.")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text.strip()  # bare words are text, so that algorithm.name=feddc needs no quotes
     _put(table, name.strip(), value)
 

@@ -65,7 +65,7 @@ def test_run_resume_and_read(tmp_path: Path) -> None:
 
     changed = fedkeel("run", "e.toml", "--resume", "--set", "training.lr=0.5", cwd=tmp_path)
     assert changed.returncode == 2
-    assert "lr = 0.5" in changed.stderr
+    assert "training.lr was 0.1, asked 0.5" in changed.stderr
 
     loaded = tmp_path / "load.py"
     loaded.write_text(

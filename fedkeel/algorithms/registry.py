@@ -77,11 +77,20 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 }
 
 
-def algorithm_class(name: str) -> type[Algorithm]:
-    """The class of a registered algorithm, or of your own given as ``module:Class``."""
+def algorithm_class(name: str, allow_plugins: bool = False) -> type[Algorithm]:
+    """The class of a registered algorithm, or, where plug-ins are allowed, of your own given as ``module:Class``.
+
+    Importing a module runs it. A name may come from a file that somebody else wrote, so nobody's code is imported
+    unless the caller says so.
+    """
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     if ":" in name:
+        if not allow_plugins:
+            raise InputError(
+                f"the algorithm {name!r} is code outside fedkeel, which is imported only when asked for: "
+                "if you trust it, use --allow-plugins (in Python allow_plugins=True, or pass the class itself)."
+            )
         return _own(name)
     raise unknown("algorithm", name, list(ALGORITHMS))
 
@@ -95,7 +104,7 @@ def _own(path: str) -> type[Algorithm]:
     module_name, _, class_name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise InputError(f"the algorithm {path!r} cannot be imported: {error}; write it as module:Class.") from None
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise InputError(f"the algorithm {path!r} must be a class derived from fedkeel.Algorithm, got {found!r}.")

@@ -28,6 +28,11 @@ def remember_within(budget: int | None, directory: Path | None = None) -> None:
     _memory = RowMemory(a_quarter_of_memory() if budget is None else budget, directory)
 
 
+def keep_row(row: Tensor) -> Tensor:
+    """A copy of a row where rows are kept: in memory, or beyond the budget on disk."""
+    return _memory.keep(row)
+
+
 class Rows(Mapping[int, Tensor]):
     """One vector per client, kept only for the clients that have one.
 
@@ -58,7 +63,7 @@ class Rows(Mapping[int, Tensor]):
     def put(self, clients: Iterable[int], rows: Tensor) -> Rows:
         """The table with rows [K, ...] stored for K clients."""
         after = self._copy()
-        after._store({client: _memory.keep(row) for client, row in zip(clients, rows, strict=True)})
+        after._store({client: keep_row(row) for client, row in zip(clients, rows, strict=True)})
         _memory.settle()
         return after
 
@@ -81,6 +86,13 @@ class Rows(Mapping[int, Tensor]):
             old = before._chunks.get(number, {})
             if old is not chunk:
                 yield from ((client, row) for client, row in chunk.items() if old.get(client) is not row)
+
+    def gone_since(self, before: Rows) -> Iterator[int]:
+        """The clients that had a row in an earlier table and have none now."""
+        for number, old in before._chunks.items():
+            chunk = self._chunks.get(number, {})
+            if chunk is not old:
+                yield from (client for client in old if client not in chunk)
 
     def _copy(self) -> Rows:
         other = Rows()

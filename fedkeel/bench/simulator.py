@@ -66,9 +66,11 @@ class Simulator:
         def note(progress: Progress) -> None:
             ends.append(time.perf_counter())
 
-        stop = len(self.history.rounds) + rounds
+        def enough() -> bool:
+            return len(ends) > rounds
+
         self._state, self.history = execute(
-            self.simulation, Evaluation(), self._store, note, self._state, self.history, stop_after=stop
+            self.simulation, Evaluation(), self._store, note, self._state, self.history, enough
         )
         return [after - before for before, after in pairwise(ends)]
 

@@ -2,33 +2,80 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import shlex
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from fedkeel import api, build, config
 from fedkeel.cli.main import print_json
 from fedkeel.cli.screen import Life, console, identity, table
-from fedkeel.runs.store import FILE, Store
+from fedkeel.errors import FedkeelError
+from fedkeel.runs.fork import Fork
+from fedkeel.runs.interrupt import StopRequest
+from fedkeel.runs.store import rounds_done
 
 
-def run_all(
-    path: Path, settings: list[str], out: Path, resume: bool, data_dir: Path | None, quiet: bool, as_json: bool
-) -> None:
+@dataclass(frozen=True)
+class Options:
+    """What the command line says beside the experiment itself."""
+
+    out: Path
+    resume: bool
+    fork: str | None
+    allow_plugins: bool
+    data_dir: Path | None
+    quiet: bool
+    as_json: bool
+
+
+def run_all(path: Path, settings: list[str], options: Options) -> None:
     """Run every experiment that a file stands for, and end with a line for each."""
-    experiments = config.read(path, settings)
-    results = []
-    for experiment in experiments:
-        directory = out / experiment.label
-        simulation = build.make_simulation(experiment, data_dir)
-        done = _rounds_done(directory) if resume else 0
-        if not quiet:
-            console.print(f"[bold]{identity(simulation)}[/]")
-        with Life(experiment.training.rounds, done, quiet) as life:
-            run = api.run(
-                experiment, directory, federation=simulation.federation, resume=resume, watch=life, data_dir=data_dir
-            )
-        results.append(_result(run))
+    experiments = config.read(path, settings, options.allow_plugins)
+    results: list[dict[str, Any]] = []
+    with StopRequest() as stop:
+        try:
+            for experiment in experiments:
+                results.append(_result(_run_one(experiment, options, stop)))
+                if stop() and len(results) < len(experiments):
+                    raise FedkeelError(f"stopped after {len(results)} of {len(experiments)} runs, all kept")
+        except FedkeelError as error:
+            if stop.signal is None:
+                raise
+            print(f"fedkeel: {error}; go on with: {resume_command()}", file=sys.stderr)
+            raise typer.Exit(128 + stop.signal) from None
+    _show(results, options.as_json)
+
+
+def resume_command() -> str:
+    """The command that goes on with what this one began."""
+    words = sys.argv[1:]
+    return shlex.join(["fedkeel", *words, *([] if "--resume" in words else ["--resume"])])
+
+
+def _run_one(experiment: config.Experiment, options: Options, stop: StopRequest) -> api.Run:
+    directory = options.out / experiment.label
+    simulation = build.make_simulation(experiment, options.data_dir, allow_plugins=options.allow_plugins)
+    done = rounds_done(directory) if options.resume else 0
+    if not options.quiet:
+        console.print(f"[bold]{identity(simulation)}[/]")
+    with Life(experiment.training.rounds, done, options.quiet) as life:
+        return api.run(
+            experiment,
+            directory,
+            federation=simulation.federation,
+            resume=options.resume,
+            fork=Fork.parse(options.fork) if options.fork else None,
+            allow_plugins=options.allow_plugins,
+            watch=life,
+            stop=stop,
+        )
+
+
+def _show(results: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print_json(results)
         return
@@ -44,16 +91,6 @@ def run_all(
         for r in results
     ]
     console.print(table(columns, rows))
-
-
-def _rounds_done(directory: Path) -> int:
-    if not (directory / FILE).exists():
-        return 0
-    store = Store.open(directory)
-    try:
-        return len(store.history().rounds)
-    finally:
-        store.close()
 
 
 def _result(run: api.Run) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def show_algorithm(name: str, as_json: bool) -> None:
     if as_json:
         print_json(described)
         return
-    algorithm = algorithm_class(name)
+    algorithm = algorithm_class(name, allow_plugins=True)
     console.print(
         f"[bold]{algorithm.title}[/]  {described['paper']['title']} ({described['paper']['authors']}, "
         f"{described['paper']['venue']} {described['paper']['year']})"
@@ -51,7 +51,7 @@ def _described(name: str) -> dict[str, Any]:
 
     from fedkeel.algorithms.registry import algorithm_class
 
-    algorithm = algorithm_class(name)
+    algorithm = algorithm_class(name, allow_plugins=True)
     text = sys.modules[algorithm.__module__].__doc__ or ""
     params = [
         {

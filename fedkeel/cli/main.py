@@ -31,7 +31,6 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only."
 
 def run() -> None:
     """Entry point: a user's mistake becomes one sentence and exit code 2, never a traceback."""
-    sys.path.insert(0, "")  # so that module:Class finds a file in the current folder, as `python -m` does
     try:
         app()
     except FedkeelError as error:
@@ -81,15 +80,26 @@ def run_experiment(
         list[str] | None, typer.Option("--set", help="Change a field: training.lr=0.05 (may be repeated).")
     ] = None,
     out: Out = None,
-    resume: Annotated[bool, typer.Option(help="Go on after the last whole round of an earlier start.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on after the last whole round of an earlier start.")
+    ] = False,
+    fork: Annotated[
+        str | None, typer.Option(help="Start from an old run's state: its directory, or DIRECTORY@ROUND.")
+    ] = None,
+    allow_plugins: Annotated[
+        bool, typer.Option("--allow-plugins", help="Import algorithms named module:Class, also from this folder.")
+    ] = False,
     data_dir: DataDir = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run an experiment, or all runs of a sweep; each gets a directory of its own."""
-    from fedkeel.cli.experiments import run_all
+    from fedkeel.cli.experiments import Options, run_all
 
-    run_all(experiment, settings or [], out or Path("runs"), resume, data_dir, quiet or as_json, as_json)
+    if allow_plugins:
+        _find_modules_here()
+    options = Options(out or Path("runs"), resume, fork, allow_plugins, data_dir, quiet or as_json, as_json)
+    run_all(experiment, settings or [], options)
 
 
 @app.command()
@@ -102,6 +112,8 @@ def algorithms(
     if name is None:
         show_algorithms(as_json)
     else:
+        if ":" in name:
+            _find_modules_here()
         show_algorithm(name, as_json)
 
 
@@ -155,6 +167,8 @@ def check(
     """Run the whole contract of an algorithm on it; exit code 1 if a check fails."""
     from fedkeel.cli.listings import show_check
 
+    if ":" in algorithm:
+        _find_modules_here()
     if not show_check(algorithm, as_json):
         raise typer.Exit(1)
 
@@ -178,6 +192,14 @@ def bench(
     from fedkeel.cli.bench import run_bench
 
     run_bench(work, algorithm, executor, rounds, workers, durable, compare or [], as_json)
+
+
+def _find_modules_here() -> None:
+    """Let module:Class name a file in the current folder, for commands whose user asked for such code.
+
+    Last in the path, so that a file there cannot take the place of an installed package.
+    """
+    sys.path.append("")
 
 
 def print_json(value: Any) -> None:

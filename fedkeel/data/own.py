@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkeel.data.dataset import Dataset, Federation, Indices, Split
+from fedkeel.data.npz import read_npz
 from fedkeel.data.transform import Transform
 from fedkeel.errors import DataError, InputError, invalid
 
@@ -288,11 +287,8 @@ def _hold_out(splits: Sequence[Split], share: float, seed: int, name: str) -> tu
 
 
 def _read_npz(path: Path) -> Pair:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return stored["x"], stored["y"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} must be an .npz file with numeric arrays x and y, but {error}.") from error
+    x, y = read_npz(path, ("x", "y"))
+    return x, y
 
 
 def _load_hf(path: str) -> Any:

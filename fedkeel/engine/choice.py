@@ -58,9 +58,15 @@ class Auto:
         self.choice = choice
         self._executor = make_executor(choice.executor, self._workers)
 
+    def choose(self, job: Job) -> Choice:
+        """Try on a round what is best, and use it from now on."""
+        choice = tried(job, self._workers or len(os.sched_getaffinity(0)))
+        self.decide(choice)
+        return choice
+
     def run(self, job: Job) -> Outcome:
         if self._executor is None:
-            self.decide(tried(job, self._workers or len(os.sched_getaffinity(0))))
+            self.choose(job)
         assert self._executor is not None
         return self._executor.run(job)
 

@@ -136,6 +136,8 @@ class Pool:
         for worker in self._workers:
             worker.pipe.close()
             worker.process.join(timeout=5)
+            if worker.process.exitcode is None:
+                worker.process.kill()  # still at a client that nobody waits for
         self._workers = []
         self._job = None
 
@@ -233,7 +235,8 @@ def _work(pipe: Connection, inherited: list[Connection], job: Job, orders: Arena
     """A worker's life: one unit after the other, until the pipe closes."""
     for other in inherited:
         other.close()  # so that the parent's end is the only one, and its closing is noticed
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the parent decides what it means
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     while True:
         try:
@@ -248,6 +251,8 @@ def _work(pipe: Connection, inherited: list[Connection], job: Job, orders: Arena
             answer = error
         try:
             pipe.send(answer)
+        except OSError:  # the parent is gone
+            os._exit(0)
         except (TypeError, AttributeError, ValueError):  # an exception that cannot be sent
             pipe.send(RuntimeError(f"{type(answer).__name__}: {answer}"))
 

@@ -6,16 +6,20 @@ import importlib.metadata
 import json
 import os
 import platform
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import nn
 
 from fedkeel import __version__
 from fedkeel.engine.simulation import RunState, Simulation
-from fedkeel.errors import InputError
+from fedkeel.errors import DataError, InputError, ModelError
+from fedkeel.runs.store import StoreError
 
 CONFIGURATION = "experiment.toml"
 ENVIRONMENT = "environment.json"
@@ -23,19 +27,26 @@ MODEL = "model.safetensors"
 _RECORDED = ("torch", "numpy", "scipy", "pydantic", "safetensors")
 
 
-def prepare(directory: Path, configuration: str) -> None:
-    """Make the directory of a new run and write what it was started with."""
-    if (directory / CONFIGURATION).exists():
-        raise InputError(
-            f"{directory} already holds a run; continue it with --resume, or choose another directory with --out."
-        )
+def make(directory: Path) -> None:
+    """The directory of a run, if it is not there yet."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        write_atomically(directory / CONFIGURATION, configuration)
-        write_atomically(directory / ENVIRONMENT, json.dumps(environment(), indent=2) + "\n")
     except OSError as error:
         raise InputError(
-            f"the run directory {directory} cannot be written: {error.strerror}; choose another."
+            f"the run directory {directory} cannot be made: {error.strerror}; choose another with --out."
+        ) from None
+
+
+def describe(directory: Path, configuration: str) -> None:
+    """Write what the run goes on with, and where, for people and other programs; the store has its own copy."""
+    try:
+        write_atomically(directory / CONFIGURATION, configuration)
+        if not (directory / ENVIRONMENT).exists():
+            write_atomically(directory / ENVIRONMENT, json.dumps(environment(), indent=2) + "\n")
+    except OSError as error:
+        raise InputError(
+            f"the run directory {directory} cannot be written: {error.strerror}; make room there, then go on with "
+            "--resume, or choose another with --out."
         ) from None
 
 
@@ -53,15 +64,55 @@ def environment() -> dict[str, Any]:
 
 
 def export_model(simulation: Simulation, state: RunState, path: Path) -> None:
-    """The global model as safetensors: ``module.load_state_dict(safetensors.torch.load_file(path))``."""
+    """The global model as safetensors: ``fedkeel.load_model(module, path)`` reads it back."""
     tensors = simulation.task.state_dict(state.server.w, state.b)
     temporary = path.with_suffix(".tmp")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
-    temporary.replace(path)
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+        temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise StoreError(
+            f"the model could not be written to {path}: {error}; all rounds are kept: make room, then "
+            "--resume writes it."
+        ) from None
+
+
+def load_model(module: nn.Module, path: str | Path) -> None:
+    """Give a module the weights in a safetensors file, whose names, shapes and types must be the module's own.
+
+    Nothing in such a file can be executed, and nothing is read before its header was checked against the module.
+    """
+    expected = module.state_dict()
+    try:
+        with safe_open(path, framework="pt") as stored:
+            names = set(stored.keys())
+            for name in sorted(names ^ expected.keys()):
+                where = "lacks" if name in expected else "has too much: there is no place for"
+                raise ModelError(f"{path} does not fit the model: it {where} {name!r}.")
+            for name, tensor in expected.items():
+                got, wanted = stored.get_slice(name).get_shape(), list(tensor.shape)
+                if got != wanted:
+                    raise ModelError(
+                        f"{path} does not fit the model: {name!r} must have the shape {wanted}, got {got}."
+                    )
+            loaded = {name: stored.get_tensor(name) for name in expected}
+    except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
+        raise DataError(f"{path} is not a readable safetensors file ({error}); pickles (.pt) are never read.") from None
+    for name, tensor in expected.items():
+        if loaded[name].dtype != tensor.dtype:
+            raise ModelError(
+                f"{path} does not fit the model: {name!r} must be {tensor.dtype}, got {loaded[name].dtype}."
+            )
+    module.load_state_dict(loaded)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that it is either wholly there or not at all."""
+    """Write a file so that it is either wholly there or not at all, also after a loss of power."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedkeel.engine.faults import Fault
 from fedkeel.engine.simulation import RoundRecord, RunState, Simulation
+from fedkeel.errors import FedkeelError
 from fedkeel.runs.history import History, Measured, RoundSummary, mean
 from fedkeel.runs.store import Store
 
@@ -40,6 +42,10 @@ class Progress:
 Watcher = Callable[[Progress], None]
 
 
+class OutOfMemoryError(FedkeelError):
+    """A round needed more memory than there is."""
+
+
 def execute(
     simulation: Simulation,
     evaluation: Evaluation,
@@ -47,9 +53,14 @@ def execute(
     watch: Watcher | None = None,
     state: RunState | None = None,
     history: History | None = None,
-    stop_after: int | None = None,
+    stop: Callable[[], bool] | None = None,
+    keep_every: int = 0,
 ) -> tuple[RunState, History]:
-    """All rounds from a state (default: the first) to the last; ``stop_after`` ends earlier, after that round."""
+    """All rounds from a state (default: the first) to the last.
+
+    ``stop`` is asked after every committed round whether to end there; ``keep_every`` keeps the state of every so many
+    rounds in the store (0: only the last).
+    """
     history = history or History()
     if state is None:
         state = simulation.start()
@@ -57,11 +68,8 @@ def execute(
         history.measured += first
         if store is not None:
             store.commit(state, None, None, first)
-    last = min(simulation.training.rounds, stop_after or simulation.training.rounds)
-    while state.t < last:
-        if simulation.algorithm.observes:
-            state = simulation.observe(state, simulation.feedback(state))
-        state, record = simulation.step(state)
+    while state.t < simulation.training.rounds:
+        state, record = _next(simulation, state)
         due = state.t % evaluation.every == 0 or state.t == simulation.training.rounds
         measured = _measure(simulation, state, evaluation) if due else []
         summary = _summary(record)
@@ -69,10 +77,34 @@ def execute(
         history.measured += measured
         if store is not None:
             scores = _client_scores(simulation, state) if due and evaluation.clients else []
-            store.commit(state, record, summary, measured, scores)
+            keep = keep_every > 0 and state.t % keep_every == 0
+            store.commit(state, record, summary, measured, scores, keep)
         if watch is not None:
             watch(Progress(state.t, simulation.training.rounds, summary, measured, record.faults))
+        if stop is not None and stop():
+            break
     return state, history
+
+
+def _next(simulation: Simulation, state: RunState) -> tuple[RunState, RoundRecord]:
+    try:
+        if simulation.algorithm.observes:
+            state = simulation.observe(state, simulation.feedback(state))
+        return simulation.step(state)
+    except (MemoryError, RuntimeError) as error:
+        # torch has no exception of its own for this on a CPU
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+            raise
+        raise OutOfMemoryError(
+            f"round {state.t + 1} needs more memory than there is ({_short(error)}); the last whole round is "
+            f"{state.t}: try fewer workers (run.workers), a smaller model or batch, or a machine with more memory."
+        ) from None
+
+
+def _short(error: BaseException) -> str:
+    """What an allocator says, without where in its source it says so."""
+    wanted = re.search(r"tried to allocate (\d+) bytes", str(error))
+    return f"no room for {int(wanted[1]):,} bytes" if wanted else type(error).__name__
 
 
 def _measure(simulation: Simulation, state: RunState, evaluation: Evaluation) -> list[Measured]:

@@ -48,6 +48,7 @@ def test_changed_since_names_the_touched_rows_only() -> None:
     old = Rows().put(range(3000), torch.zeros(3000, 1))
     new = old.put([4, 2999], torch.ones(2, 1)).drop([10])
     assert sorted(client for client, _ in new.changed_since(old)) == [4, 2999]
+    assert list(new.gone_since(old)) == [10]
 
 
 def test_rows_beyond_the_budget_go_to_disk_and_read_the_same(tight: RowMemory) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tarfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from fedkeel.data.dataset import Dataset, Split
 from fedkeel.data.sources.cifar_names import CIFAR10_NAMES, CIFAR100_NAMES
-from fedkeel.data.sources.files import Place, Remote, check_md5, file_md5, read_whole
+from fedkeel.data.sources.files import DAMAGE, Place, Remote, check_md5, file_md5, read_whole
 from fedkeel.data.sources.source import Request, Source
 from fedkeel.errors import DataError
 
@@ -118,7 +117,7 @@ def _read_archive(path: Path, layout: Layout) -> dict[str, bytes]:
                     assert file is not None
                     contents[name] = file.read(records * (layout.label_bytes + PIXELS) + 1)
                     _check(contents[name], records, md5, layout, f"{path}:{name}")
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+    except DAMAGE as error:
         raise DataError(f"{path} cannot be read ({error}): it is damaged or cut short, fetch it again.") from error
     missing = [name for name in wanted if name not in contents]
     if missing:

@@ -6,8 +6,11 @@ import gzip
 import hashlib
 import lzma
 import os
+import struct
 import sys
+import tarfile
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +23,12 @@ from fedkeel.errors import DataError, InputError
 CHUNK = 1 << 20
 TIMEOUT = 20  # seconds without a byte before a download counts as failed
 LARGEST_DOWNLOAD = 1 << 30
+DAMAGE = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, IndexError, OverflowError, MemoryError, RecursionError),
+    *(NotImplementedError, RuntimeError, SyntaxError),
+    *(struct.error, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile),
+)
+"""Whatever the standard library and numpy raise on an archive that is damaged or made to harm."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,7 @@ def read_whole(path: Path, limit: int) -> bytes:
         else:
             with path.open("rb") as plain:
                 content = plain.read(limit + 1)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except DAMAGE as error:
         raise DataError(f"{path} cannot be read ({error}): it is damaged or cut short, fetch it again.") from error
     if len(content) > limit:
         raise DataError(f"{path} holds more than the {limit:,} bytes that belong there: it is not the canonical file.")

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkeel.data.dataset import Dataset, Split
-from fedkeel.data.sources.files import Place, Remote, check_md5, read_whole
+from fedkeel.data.sources.files import DAMAGE, Place, Remote, check_md5, read_whole
 from fedkeel.data.sources.source import UNIT, Constants, Request, Source, part_generator
 from fedkeel.errors import DataError
 
@@ -215,7 +215,7 @@ def _from_archive(place: Place) -> tuple[Split, Split]:
                 limit = 16 + samples * (SIDE * SIDE if images else 1)
                 with archive.open(f"gzip/{stem}.gz") as member, gzip.open(member) as unpacked:
                     table[stem] = parse_idx(unpacked.read(limit), images, samples, f"{path}:{stem}.gz")
-    except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except DAMAGE as error:
         raise DataError(f"{path} is not NIST's EMNIST archive ({error}): fetch it again.") from error
     parts = [
         _letters(table[f"emnist-letters-{part}-images-idx3-ubyte"], table[f"emnist-letters-{part}-labels-idx1-ubyte"])

@@ -9,7 +9,6 @@ import hashlib
 import io
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkeel.data.dataset import Dataset, Split
-from fedkeel.data.sources.files import Place, Remote, atomic, file_md5
+from fedkeel.data.sources.files import DAMAGE, Place, Remote, atomic, file_md5
 from fedkeel.data.sources.source import Request, Source
 from fedkeel.errors import DataError
 
@@ -72,7 +71,7 @@ def _decoded(path: Path, cache: Path) -> dict[str, npt.NDArray[Any]]:
         try:
             with np.load(kept, allow_pickle=False) as stored:
                 return {key: stored[key] for key in ("x_train", "y_train", "x_val", "y_val", "names")}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        except DAMAGE:
             kept.unlink()  # a damaged copy is made anew
     arrays = _decode(path)
     try:
@@ -115,7 +114,7 @@ def _decode(path: Path) -> dict[str, npt.NDArray[Any]]:
             "train": [number[label] for label in owners["train"]],
             "val": [number[of_val[label]] for label in owners["val"]],
         }
-    except (OSError, EOFError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGE as error:
         raise DataError(f"{path} is not Tiny-ImageNet in its official layout ({error}): fetch it again.") from error
     if len(wnids) != CLASSES or not labels["train"] or not labels["val"]:
         raise DataError(f"{path} must hold {CLASSES} classes with training and validation images: fetch it again.")
@@ -176,7 +175,7 @@ def _pixels(content: bytes, name: str) -> bytes:
         from PIL import Image
     except ImportError as error:
         raise DataError("tiny_imagenet needs Pillow to read JPEGs: pip install 'fedkeel[images]'.") from error
-    with Image.open(io.BytesIO(content)) as image:
+    with Image.open(io.BytesIO(content), formats=("JPEG",)) as image:
         if image.size != (SIDE, SIDE):
             raise DataError(f"{name} must be an image of 64 × 64 pixels, got {image.size[0]} × {image.size[1]}.")
         return np.asarray(image.convert("RGB")).transpose(2, 0, 1).tobytes()

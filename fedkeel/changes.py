@@ -1,0 +1,86 @@
+"""What a resumed run may change: fields that cannot alter a result already there, or to come."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedkeel.config import Experiment
+from fedkeel.errors import DataError, InputError
+
+SAME_BITS = ("serial", "pool")
+"""Executors whose results are equal to the bit while this process uses one thread, as workers do."""
+_FREE = ("name", "evaluation.every", "evaluation.train", "evaluation.clients", "run.checkpoint_every", "run.memory_mb")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A field that is asked for otherwise than a run was started with."""
+
+    field: str
+    was: Any
+    asked: Any
+
+    def __str__(self) -> str:
+        return f"{self.field} was {_shown(self.was)}, asked {_shown(self.asked)}"
+
+
+def stored(text: str, directory: Path) -> Experiment:
+    """The experiment in a run's directory; its algorithm is not imported."""
+    try:
+        return Experiment(**tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, ValidationError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"the stored configuration of the run in {directory} is damaged ({reason}); restore the run from a copy, "
+            "or start a new one."
+        ) from None
+
+
+def changes(was: Experiment, asked: Experiment) -> list[Change]:
+    """Every field that differs, in the order of the schema."""
+    before, now = _flat(was.model_dump()), _flat(asked.model_dump())
+    return [Change(f, before.get(f), now.get(f)) for f in before | now if before.get(f) != now.get(f)]
+
+
+def allowed(was: Experiment, asked: Experiment, done: int, directory: Path) -> list[Change]:
+    """The changes with which a run may go on after ``done`` rounds; an error lists those with which it may not."""
+    found = changes(was, asked)
+    refused = [change for change in found if not _is_free(change, was, asked, done)]
+    if refused:
+        listed = "; ".join(map(str, refused))
+        raise InputError(
+            f"the run in {directory} cannot go on with another configuration: {listed}; resume it as it was, start "
+            "anew with --out, or start a new run from its state with --fork."
+        )
+    return found
+
+
+def _is_free(change: Change, was: Experiment, asked: Experiment, done: int) -> bool:
+    if change.field == "training.rounds":
+        return asked.training.rounds >= done
+    if change.field == "run.executor":
+        return {was.run.executor, asked.run.executor} <= set(SAME_BITS) and was.run.threads == asked.run.threads == 1
+    if change.field == "run.workers":  # which decides how many clients are computed together, where they are
+        return {was.run.executor, asked.run.executor} <= set(SAME_BITS)
+    return change.field in _FREE
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: _plain(value)}
+    return flat
+
+
+def _plain(value: Any) -> Any:
+    """A tuple and the list that TOML makes of it are the same value."""
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)

@@ -1,0 +1,52 @@
+"""Whether a state read from disk is one that a simulation can go on from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fedkeel.algorithms.state import Rows
+from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.errors import DataError
+from fedkeel.runs.history import History
+
+
+def check_fits(simulation: Simulation, state: RunState, history: History, whose: str) -> None:
+    """Refuse a state of another model, algorithm or federation, and one that is not at the end of its history."""
+    if [summary.round for summary in history.rounds] != list(range(1, state.t + 1)):
+        raise DataError(f"{whose} is not whole: its state is that after round {state.t}, its history is not.")
+    expected = simulation.start()
+    template = simulation.algorithm.client_init(simulation.problem)
+    _same("names of server values", sorted(expected.server), sorted(state.server), whose)
+    for name, value in expected.server.items():
+        grows = isinstance(value, Tensor) and simulation.task.d not in value.shape  # a list of clients, of scores, …
+        kind = _loose_kind if grows else _kind
+        _same(f"kind of server.{name}", kind(value), kind(state.server[name]), whose)
+    _same("kind of buffers", _kind(expected.b), _kind(state.b), whose)
+    _same("names of client values", sorted(expected.clients), sorted(state.clients), whose)
+    tables = {f"client.{name}": (rows, template[name]) for name, rows in state.clients.items()}
+    tables["client buffers"] = (state.client_buffers, expected.b)
+    for name, (rows, example) in tables.items():
+        _same(f"kind of {name}", "rows", _kind(rows), whose)
+        for client, row in rows.items():
+            if client not in range(simulation.federation.N):
+                raise DataError(f"{whose} does not fit: it has {name} of client {client} of {simulation.federation.N}.")
+            _same(f"kind of {name}[{client}]", _kind(example), _kind(row), whose)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return "rows" if isinstance(value, Rows) else "number or text"
+
+
+def _loose_kind(value: Any) -> str:
+    return f"{value.dtype}, {value.dim()} axes" if isinstance(value, Tensor) else _kind(value)
+
+
+def _same(what: str, expected: object, got: object, whose: str) -> None:
+    if expected != got:
+        raise DataError(
+            f"{whose} does not fit this model, algorithm and data: the {what} must be {expected}, got {got}."
+        )

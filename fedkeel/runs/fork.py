@@ -1,0 +1,41 @@
+"""Where a new run starts when it starts from an old one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.errors import DataError, invalid
+from fedkeel.runs.fit import check_fits
+from fedkeel.runs.history import History
+from fedkeel.runs.store import Store
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A round of an old run; None is its last."""
+
+    directory: Path
+    round: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Fork:
+        """``runs/old`` or ``runs/old@40``."""
+        found = re.fullmatch(r"(.+)@(\d{1,9})", text)
+        if found and not Path(text).is_dir():
+            return cls(Path(found[1]), int(found[2]))
+        return cls(Path(text))
+
+    def read(self, source: Store, simulation: Simulation) -> tuple[RunState, History]:
+        """The state and history that the new run begins with; they must fit it, and leave it something to do."""
+        state = source.read_state(self.round)
+        if state is None:
+            raise DataError(f"the run in {self.directory} has no state yet; wait for its first round.")
+        history = source.history(until=state.t)
+        check_fits(simulation, state, history, f"the state of {self.directory} after round {state.t}")
+        if simulation.training.rounds <= state.t:
+            allowed = f"above {state.t}, the round that the new run starts from"
+            raise invalid("training.rounds", allowed, simulation.training.rounds)
+        return state, history
