@@ -39,6 +39,9 @@ name = "logistic"
 rounds = 200
 participation = 0.5
 batch_size = 50
+
+[run]
+executor = "serial"
 """
 
 
@@ -107,7 +110,7 @@ def test_ctrl_c_ends_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_a_sigterm_to_the_whole_group_lets_workers_end_their_round(tmp_path: Path) -> None:
-    (tmp_path / "e.toml").write_text(EXPERIMENT.replace("rounds = 200", "rounds = 60") + '[run]\nexecutor = "pool"\n')
+    (tmp_path / "e.toml").write_text(EXPERIMENT.replace("rounds = 200", "rounds = 60").replace("serial", "pool"))
     process = started(tmp_path, "run", "e.toml")
     folder = tmp_path / "runs" / "scaffold-mnist5k-seed0"
     wait_for_round(folder, 2)
@@ -159,7 +162,7 @@ def experiment(rounds: int, keep: int = 0, **changes: Any) -> config.Experiment:
         "algorithm": {"name": "scaffold"},
         "model": {"name": "logistic"},
         "training": {"rounds": rounds, "participation": 0.5, "batch_size": 50},
-        "run": {"checkpoint_every": keep},
+        "run": {"checkpoint_every": keep, "executor": "serial"},
     }
     settings = [f"{name.replace('__', '.')}={value}" for name, value in changes.items()]
     return config.expand(table, settings)[0]
@@ -178,6 +181,17 @@ def test_a_finished_run_goes_on_longer_to_the_same_bits(finished: Path, tmp_path
     texts = [event.text for event in Store.reading(tmp_path / "r").events() if event.kind == "changed"]
     assert texts == ["training.rounds was 6, asked 9", "run.executor was 'serial', asked 'pool'"]
     assert "rounds = 9" in (tmp_path / "r" / "experiment.toml").read_text()
+
+
+def test_what_auto_chose_is_kept_with_the_run(tmp_path: Path) -> None:
+    """A trial may come out otherwise on another day; a resumed run must not depend on that."""
+    api.run(experiment(rounds=2, run__executor="auto"), tmp_path / "r")
+    store = Store.open(tmp_path / "r")
+    assert "executor" in [event.kind for event in store.events()]
+    store.put_meta("executor", '{"executor": "pool", "reason": "as told"}')
+    store.close()
+    resumed = api.run(experiment(rounds=3, run__executor="auto"), tmp_path / "r", resume=True)
+    assert resumed.simulation.executor.describe().endswith("(as told)")
 
 
 def test_what_would_change_results_is_refused_field_by_field(finished: Path, tmp_path: Path) -> None:
