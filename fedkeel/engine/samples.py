@@ -115,8 +115,8 @@ class ClientBatches(Sequence[Batch]):
             self._starts = list(accumulate((len(self.plan[step]) for step in self._steps), initial=0))
             self._block = rows_of(self.x, rows), self.y.index_select(0, rows)
         here = k - self._steps.start
-        part = slice(self._starts[here], self._starts[here + 1])
-        x, y = self._block[0][part], self._block[1][part]
+        start, width = self._starts[here], self._starts[here + 1] - self._starts[here]
+        x, y = (block.narrow(0, start, width) for block in self._block)
         if self.augmentation is not None:
             # Kept for the round, so that an algorithm that looks at step k twice sees the same images.
             if k not in self._augmented:

@@ -49,10 +49,10 @@ class GatheredBatches(Sequence[Batch]):
             raise IndexError(k)
         if k not in self._steps:
             self._gather(k)
-        begin = self._starts[self._steps.start]
-        part = slice(self._starts[k] - begin, self._starts[k + 1] - begin)
+        start, width = self._starts[k] - self._starts[self._steps.start], self._starts[k + 1] - self._starts[k]
         active = None if self._active[k] else torch.from_numpy(self._sizes[:, k] > 0)
-        return Batch(self._x[:, part], self._y[:, part], None if self._full[k] else self._weight(k), active)
+        weight = None if self._full[k] else self._weight(k)
+        return Batch(self._x.narrow(1, start, width), self._y.narrow(1, start, width), weight, active)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[k] for k in range(len(self)))

@@ -39,11 +39,20 @@ class Layer:
         return weights, None if self.bias is None else vectors[:, self.bias]
 
 
+Parameters = list[tuple[Tensor, Tensor | None]]
+"""For each layer its weights [K, out, in] and biases [K, out]."""
+
+
 class DenseNet:
     """The layers of a dense network, first to last."""
 
     def __init__(self, layers: list[Layer]) -> None:
         self.layers = layers
+        self._minus_ones = torch.empty(0)
+
+    def of(self, vectors: Tensor) -> Parameters:
+        """Weights and biases of all layers inside flat vectors [K, d], as views."""
+        return [layer.of(vectors) for layer in self.layers]
 
     def gradient(
         self, y: Tensor, x: Tensor, targets: Tensor, weight: Tensor | None, out: Tensor | None = None
@@ -53,55 +62,65 @@ class DenseNet:
         ``weight`` [K, B] are the samples' shares where batches are padded; None: all equal. ``out`` [K, d] takes the
         gradient, so that a loop need not touch new memory at every step.
         """
-        inputs, errors, loss = self._backpropagated(y, x, targets, weight)
+        inputs, errors, share, loss = self._backpropagated(self.of(y), x, targets, weight)
         gradient = torch.empty_like(y) if out is None else out
-        for layer, given, error in zip(self.layers, inputs, errors, strict=True):
-            weights, biases = layer.of(gradient)
+        for (weights, biases), given, error in zip(self.of(gradient), inputs, errors, strict=True):
+            error.mul_(share)
             torch.bmm(error.transpose(1, 2), given, out=weights)
             if biases is not None:
                 torch.sum(error, dim=1, out=biases)
         return gradient, loss
 
     def descend(
-        self, y: Tensor, x: Tensor, targets: Tensor, weight: Tensor | None, lr: float, pull: AffinePull | None = None
+        self,
+        y: Tensor,
+        parameters: Parameters,
+        x: Tensor,
+        targets: Tensor,
+        weight: Tensor | None,
+        lr: float,
+        pull: AffinePull | None = None,
     ) -> Tensor:
         """Take a step y ← pull(y) − lr·∇loss(y) in place and give the loss before it [K].
 
-        The products add straight into the parameters: the gradient itself, as large as the model, is never written.
+        ``parameters`` are ``of(y)``. The products add straight into them: the gradient itself, as large as the model,
+        is never written.
         """
-        inputs, errors, loss = self._backpropagated(y, x, targets, weight)
+        inputs, errors, share, loss = self._backpropagated(parameters, x, targets, weight)
         if pull is not None:
             pull.apply(y)
-        for layer, given, error in zip(self.layers, inputs, errors, strict=True):
-            weights, biases = layer.of(y)
-            weights.baddbmm_(error.transpose(1, 2), given, alpha=-lr)
+        for (weights, biases), given, error in zip(parameters, inputs, errors, strict=True):
+            weights.baddbmm_(error.transpose(1, 2), given, alpha=-lr * share)
             if biases is not None:
-                biases.sub_(error.sum(dim=1), alpha=lr)
+                biases.sub_(error.sum(dim=1), alpha=lr * share)
         return loss
 
     def _backpropagated(
-        self, y: Tensor, x: Tensor, targets: Tensor, weight: Tensor | None
-    ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """What each layer was given [K, B, in], the loss's derivative by its output [K, B, out], and the loss [K]."""
-        parameters = [layer.of(y) for layer in self.layers]
-        inputs = [x.reshape(*targets.shape, -1)]
+        self, parameters: Parameters, x: Tensor, targets: Tensor, weight: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor], float, Tensor]:
+        """What each layer was given [K, B, in], the derivative by its output [K, B, out], a factor of it, the loss [K].
+
+        The derivatives still have to be multiplied by the factor, a sample's equal share of the mean.
+        """
+        inputs = [x if x.dim() == 3 else x.reshape(*targets.shape, -1)]
         for layer, (weights, biases) in zip(self.layers, parameters, strict=True):
             inputs.append(_forward(layer, weights, biases, inputs[-1]))
         log_p = torch.log_softmax(inputs.pop(), dim=-1)
         labels = targets.unsqueeze(-1)
         losses = log_p.gather(-1, labels).squeeze(-1)
         error = log_p.exp_()
-        error.scatter_add_(-1, labels, error.new_full((1, 1, 1), -1.0).expand(*targets.shape, 1))
+        if self._minus_ones.shape != labels.shape or self._minus_ones.dtype != error.dtype:
+            self._minus_ones = torch.full_like(labels, -1, dtype=error.dtype)
+        error.scatter_add_(-1, labels, self._minus_ones)
         if weight is None:
-            error.div_(targets.shape[1])
-            loss = losses.mean(dim=1).neg_()
+            share, loss = 1 / targets.shape[1], losses.mean(dim=1).neg_()
         else:
             error.mul_(weight.unsqueeze(-1))
-            loss = (losses * weight).sum(dim=1).neg_()
+            share, loss = 1.0, (losses * weight).sum(dim=1).neg_()
         errors = [error]
         for number in range(len(self.layers) - 1, 0, -1):
             errors.append(_backward(self.layers[number - 1], parameters[number][0], inputs[number], errors[-1]))
-        return inputs, errors[::-1], loss
+        return inputs, errors[::-1], share, loss
 
 
 @dataclass(frozen=True)

@@ -147,22 +147,25 @@ def _train_dense(
     net: DenseNet, y: Tensor, b: Tensor, batches: Iterable[Batch], sgd: Sgd, correction: Correction
 ) -> Trained:
     """The same loop where correction, decay and step fold into the products: two passes over y instead of five."""
-    pull = _folded(sgd, correction, y)
-    loss_sum = torch.zeros(len(y), dtype=y.dtype)
-    steps_taken = torch.zeros(len(y), dtype=y.dtype)
+    pull, parameters = _folded(sgd, correction, y), net.of(y)
+    losses, active = [], []
     for batch in batches:
         standing = None if batch.active is None or pull is None else y.clone()
-        loss = net.descend(y, batch.x, batch.y, batch.weight, sgd.lr, pull)
-        if batch.active is None:
-            loss_sum += loss
-            steps_taken += 1
-        else:
+        losses.append(net.descend(y, parameters, batch.x, batch.y, batch.weight, sgd.lr, pull))
+        active.append(batch.active)
+        if standing is not None and batch.active is not None:
             # Whoever is done has a batch of weight zero, hence no gradient; only the pull must be taken back.
-            if standing is not None:
-                torch.where(batch.active.unsqueeze(1), y, standing, out=y)
-            loss_sum += loss * batch.active
-            steps_taken += batch.active
-    return Trained(y, b, loss_sum / steps_taken.clamp(min=1), y.new_empty(len(y), 0))
+            torch.where(batch.active.unsqueeze(1), y, standing, out=y)
+    return Trained(y, b, _mean_of_active(losses, active, y), y.new_empty(len(y), 0))
+
+
+def _mean_of_active(losses: list[Tensor], active: list[Tensor | None], y: Tensor) -> Tensor:
+    """Each client's mean over the steps that it took [K]."""
+    if not losses:
+        return y.new_zeros(len(y))
+    everybody = torch.ones(len(y), dtype=torch.bool, device=y.device)
+    took = torch.stack([everybody if some is None else some for some in active])
+    return (torch.stack(losses) * took).sum(0) / took.sum(0).clamp(min=1)
 
 
 def _folded(sgd: Sgd, correction: Correction, y: Tensor) -> AffinePull | None:
