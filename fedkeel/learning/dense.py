@@ -19,8 +19,6 @@ from fedkeel.learning.losses import Loss, cross_entropy
 
 _ACTIVATIONS = (nn.ReLU, nn.Tanh)
 _IGNORED = (nn.Flatten, nn.Identity)
-NARROW = 32
-"""Layers with fewer outputs are multiplied the other way round, W·xᵀ, which takes half as long for ten classes."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +64,14 @@ class DenseNet:
         gradient = torch.empty_like(y) if out is None else out
         for (weights, biases), given, error in zip(self.of(gradient), inputs, errors, strict=True):
             error.mul_(share)
-            torch.bmm(error.transpose(1, 2), given, out=weights)
+            torch.bmm(error, given, out=weights)
             if biases is not None:
-                torch.sum(error, dim=1, out=biases)
+                torch.sum(error, dim=2, out=biases)
         return gradient, loss
+
+    def logits(self, w: Tensor, x: Tensor) -> Tensor:
+        """The outputs [B, classes] of one model w [d] on inputs [B, ...]."""
+        return self._forward(self.of(w.unsqueeze(0)), x.reshape(1, len(x), -1))[1][0].T.contiguous()
 
     def descend(
         self,
@@ -90,36 +92,57 @@ class DenseNet:
         if pull is not None:
             pull.apply(y)
         for (weights, biases), given, error in zip(parameters, inputs, errors, strict=True):
-            weights.baddbmm_(error.transpose(1, 2), given, alpha=-lr * share)
+            weights.baddbmm_(error, given, alpha=-lr * share)
             if biases is not None:
-                biases.sub_(error.sum(dim=1), alpha=lr * share)
+                biases.sub_(error.sum(dim=2), alpha=lr * share)
         return loss
+
+    def _forward(self, parameters: Parameters, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """What each layer is given [K, B, in], and the logits [K, classes, B].
+
+        The last layer is multiplied the other way round, W·xᵀ, which takes half as long for ten classes.
+        """
+        inputs = [x]
+        for layer, (weights, biases) in zip(self.layers[:-1], parameters[:-1], strict=True):
+            if biases is None:
+                out = torch.bmm(inputs[-1], weights.transpose(1, 2))
+            else:
+                out = torch.baddbmm(biases.unsqueeze(1), inputs[-1], weights.transpose(1, 2))
+            if layer.activation is nn.ReLU:
+                out.relu_()
+            elif layer.activation is nn.Tanh:
+                out.tanh_()
+            inputs.append(out)
+        weights, biases = parameters[-1]
+        given = inputs[-1].transpose(1, 2)
+        if biases is None:
+            return inputs, torch.bmm(weights, given)
+        return inputs, torch.baddbmm(biases.unsqueeze(2), weights, given)
 
     def _backpropagated(
         self, parameters: Parameters, x: Tensor, targets: Tensor, weight: Tensor | None
     ) -> tuple[list[Tensor], list[Tensor], float, Tensor]:
-        """What each layer was given [K, B, in], the derivative by its output [K, B, out], a factor of it, the loss [K].
+        """What each layer was given [K, B, in], the derivative by its output [K, out, B], a factor of it, the loss [K].
 
         The derivatives still have to be multiplied by the factor, a sample's equal share of the mean.
         """
-        inputs = [x if x.dim() == 3 else x.reshape(*targets.shape, -1)]
-        for layer, (weights, biases) in zip(self.layers, parameters, strict=True):
-            inputs.append(_forward(layer, weights, biases, inputs[-1]))
-        log_p = torch.log_softmax(inputs.pop(), dim=-1)
-        labels = targets.unsqueeze(-1)
-        losses = log_p.gather(-1, labels).squeeze(-1)
+        inputs, logits = self._forward(parameters, x if x.dim() == 3 else x.reshape(*targets.shape, -1))
+        log_p = torch.log_softmax(logits, dim=1)
+        labels = targets.unsqueeze(1)
+        losses = log_p.gather(1, labels)
         error = log_p.exp_()
         if self._minus_ones.shape != labels.shape or self._minus_ones.dtype != error.dtype:
             self._minus_ones = torch.full_like(labels, -1, dtype=error.dtype)
-        error.scatter_add_(-1, labels, self._minus_ones)
+        error.scatter_add_(1, labels, self._minus_ones)
         if weight is None:
-            share, loss = 1 / targets.shape[1], losses.mean(dim=1).neg_()
+            share, loss = 1 / targets.shape[1], losses.mean(dim=(1, 2)).neg_()
         else:
-            error.mul_(weight.unsqueeze(-1))
-            share, loss = 1.0, (losses * weight).sum(dim=1).neg_()
+            error.mul_(weight.unsqueeze(1))
+            share, loss = 1.0, (losses.squeeze(1) * weight).sum(dim=1).neg_()
         errors = [error]
         for number in range(len(self.layers) - 1, 0, -1):
-            errors.append(_backward(self.layers[number - 1], parameters[number][0], inputs[number], errors[-1]))
+            below = torch.bmm(errors[-1].transpose(1, 2), parameters[number][0])
+            errors.append(_through(self.layers[number - 1], inputs[number], below).transpose(1, 2))
         return inputs, errors[::-1], share, loss
 
 
@@ -143,29 +166,12 @@ class AffinePull:
             torch.add(self.offset, y, alpha=self.factor, out=y)
 
 
-def _forward(layer: Layer, weights: Tensor, biases: Tensor | None, x: Tensor) -> Tensor:
-    if layer.outputs < NARROW:
-        out = torch.bmm(weights, x.transpose(1, 2)).transpose(1, 2)
-        if biases is not None:
-            out += biases.unsqueeze(1)
-    elif biases is None:
-        out = torch.bmm(x, weights.transpose(1, 2))
-    else:
-        out = torch.baddbmm(biases.unsqueeze(1), x, weights.transpose(1, 2))
+def _through(layer: Layer, out: Tensor, error: Tensor) -> Tensor:
+    """The derivative by what a layer gives before its activation, from that by what it gives after [K, B, out]."""
     if layer.activation is nn.ReLU:
-        out.relu_()
-    elif layer.activation is nn.Tanh:
-        out.tanh_()
-    return out
-
-
-def _backward(before: Layer, weights: Tensor, given: Tensor, error: Tensor) -> Tensor:
-    """The error [K, B, in] at the output of the layer ``before``, which is what this layer was given."""
-    error = torch.bmm(error, weights)
-    if before.activation is nn.ReLU:
-        return torch.ops.aten.threshold_backward(error, given, 0)  # type: ignore[no-any-return]
-    if before.activation is nn.Tanh:
-        error.mul_(1 - given.square())
+        return torch.ops.aten.threshold_backward(error, out, 0)  # type: ignore[no-any-return]
+    if layer.activation is nn.Tanh:
+        error.mul_(1 - out.square())
     return error
 
 

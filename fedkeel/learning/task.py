@@ -96,7 +96,7 @@ class Marks:
     samples: int
 
 
-SAMPLES_AT_ONCE = 2048
+SAMPLES_AT_ONCE = 1000
 IMAGES_AT_ONCE = 250
 """How many samples are evaluated at a time; what convolutions make of an image is large, and should stay in cache."""
 
@@ -232,7 +232,7 @@ class Task:
     @torch.no_grad()
     def mark(self, w: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Marks:
         """The model on one part of the samples."""
-        outputs = self._bound.outputs(w, b, x)
+        outputs = self._bound.outputs(w, b, x) if self.dense is None else self.dense.logits(w, x)
         hits = int(self.loss.correct(outputs, y).sum())
         return Marks(hits, float(self.loss.per_sample(outputs, y).sum(dtype=torch.float64)), len(y))
 
