@@ -34,7 +34,7 @@ def identity(simulation: Simulation) -> str:
         federation.dataset.name,
         f"{federation.N} clients, {name}{alpha}{share}",
         f"{simulation.task.d:,} parameters",
-        simulation.executor.name,
+        simulation.executor.describe(),
     ]
     return " · ".join(parts)
 

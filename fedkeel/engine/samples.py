@@ -46,6 +46,10 @@ class Samples:
         stop = int(self._ends[client])
         return x[stop - len(rows) : stop], y[stop - len(rows) : stop]
 
+    def example(self) -> tuple[Tensor, Tensor]:
+        """One input [1, ...] and its target [1], before anything else is prepared."""
+        return self._prepared(self.federation.dataset.train, self.federation.clients[0][:1])
+
     @cached_property
     def _everybody(self) -> tuple[Tensor, Tensor]:
         """All clients' samples, one client after the other, so that each has a slice and a million cost no more."""

@@ -287,10 +287,10 @@ class Simulation:
         return seen
 
     def _check_model(self) -> None:
-        x, y = self.samples.of_client(0)
+        x, y = self.samples.example()
         try:
-            outputs = self.task.net(self.task.b0, train=False).forward(self.task.w0, x[:1])
-            self.task.loss.per_sample(outputs, y[:1])
+            outputs = self.task.net(self.task.b0, train=False).forward(self.task.w0, x)
+            self.task.loss.per_sample(outputs, y)
         except (RuntimeError, ValueError, IndexError) as error:
             shape = "×".join(map(str, x.shape[1:]))
             reason = str(error).splitlines()[0]

@@ -225,6 +225,19 @@ def test_a_resumed_run_meets_the_same_faults(name: str, tmp_path: Path) -> None:
     assert_same_bits(whole, resumed)
 
 
+def test_the_store_remembers_what_went_wrong(tmp_path: Path) -> None:
+    simulation = tiny_simulation(make_algorithm("fedavg"), faults=Faults(lost=0.5))
+    expected, state = [], simulation.start()
+    for t in range(1, 5):
+        state, record = simulation.step(state)
+        expected += [(t, fault.kind, f"client {fault.client}") for fault in record.faults]
+    assert expected
+    store = Store.create(tmp_path)
+    execute(tiny_simulation(make_algorithm("fedavg"), faults=Faults(lost=0.5)), Evaluation(), store)
+    assert [(e.round, e.kind, e.text) for e in store.events() if e.kind == "lost"] == expected
+    store.close()
+
+
 def test_buffers_that_stay_with_clients_stay_as_they_were() -> None:
     """A lost client's BatchNorm statistics are those of its last upload that counted, or none at all."""
     faults = Faults(lost=0.4)
