@@ -157,7 +157,8 @@ def _everybody(
             contenders.append(stack.enter_context(closing(contender)))
 
         def simulator(algorithm: str, directory: Path | None = None) -> Simulator:
-            return Simulator(work, size, federation, algorithm, settings.executor, workers, directory)
+            # As ours, so that a difference between them is none between executors.
+            return Simulator(work, size, federation, algorithm, ours.executor, workers, directory)
 
         if settings.durable:
             join(simulator(settings.algorithm, Path(stack.enter_context(tempfile.TemporaryDirectory()))))

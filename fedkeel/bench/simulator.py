@@ -12,14 +12,14 @@ from fedkeel import build
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.bench.works import LR, Images, Size, Work, make_model
 from fedkeel.data import Federation, from_arrays
-from fedkeel.engine.choice import NAMES, make_executor
+from fedkeel.engine.choice import Auto, make_executor
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import RunState, Simulation
 from fedkeel.runs.history import History
 from fedkeel.runs.runner import Evaluation, Progress, execute
 from fedkeel.runs.store import Store
 
-DEFAULT_EXECUTOR = "auto" if "auto" in NAMES else "pool"
+DEFAULT_EXECUTOR = "auto"
 UNLIMITED = 1_000_000
 """Rounds of the experiment; a measurement stops long before."""
 
@@ -73,6 +73,13 @@ class Simulator:
             self.simulation, Evaluation(), self._store, note, self._state, self.history, enough
         )
         return [after - before for before, after in pairwise(ends)]
+
+    @property
+    def executor(self) -> str:
+        """What computes the clients, by name; where ``auto`` was asked for, what that took in the first round."""
+        executor = self.simulation.executor
+        chosen = executor.choice if isinstance(executor, Auto) else None
+        return executor.name if chosen is None else chosen.executor
 
     @property
     def choice(self) -> str:

@@ -97,7 +97,7 @@ class Marks:
 
 
 SAMPLES_AT_ONCE = 1000
-IMAGES_AT_ONCE = 250
+IMAGES_AT_ONCE = 500
 """How many samples are evaluated at a time; what convolutions make of an image is large, and should stay in cache."""
 
 
