@@ -81,6 +81,13 @@ class Timing:
         """Median over the blocks."""
         return statistics.median(self.blocks)
 
+    def times(self, other: Timing) -> float:
+        """How many times as long as another's rounds these take: the median over turns, in each of which both ran.
+
+        A machine that slows down for a while slows both blocks of a turn, which the medians over all would not see.
+        """
+        return statistics.median(mine / theirs for mine, theirs in zip(self.blocks, other.blocks, strict=True))
+
 
 def measure(settings: Settings, tell: Tell = lambda who, done, total: None) -> dict[str, Any]:
     """Everything that ``fedkeel bench --json`` prints."""
@@ -124,9 +131,9 @@ def measure(settings: Settings, tell: Tell = lambda who, done, total: None) -> d
         "samples_per_s": rate(own),
         "plain_loop_seconds_per_round": plain.seconds,
         "plain_loop_samples_per_s": rate(plain),
-        "ratio_to_plain_loop": plain.seconds / own.seconds,
+        "ratio_to_plain_loop": plain.times(own),
         "plain_loop_channels_last_samples_per_s": rate(last),
-        "ratio_to_plain_loop_channels_last": None if last is None else last.seconds / own.seconds,
+        "ratio_to_plain_loop_channels_last": None if last is None else last.times(own),
         "startup_seconds": startup,
         "peak_rss_mb": max(at_first.bytes, at_last.bytes) / 1e6,
         "gemm_gflops": gflops,
@@ -205,7 +212,7 @@ def _warm_up(contender: Contender) -> float:
 
 def _overhead(timings: dict[str, Timing], name: str) -> float | None:
     durable = timings.get(f"{name}, durable")
-    return None if durable is None else durable.seconds / timings[name].seconds - 1
+    return None if durable is None else durable.times(timings[name]) - 1
 
 
 def _compared(timings: dict[str, Timing], settings: Settings) -> dict[str, dict[str, float]]:
@@ -215,7 +222,7 @@ def _compared(timings: dict[str, Timing], settings: Settings) -> dict[str, dict[
     return {
         name: {
             "seconds_per_round": timings[name].seconds,
-            f"relative_to_{BASE}": timings[name].seconds / timings[BASE].seconds,
+            f"relative_to_{BASE}": timings[name].times(timings[BASE]),
         }
         for name in names
     }
