@@ -103,7 +103,7 @@ def measure(settings: Settings, tell: Tell = lambda who, done, total: None) -> d
         with process.PeakMemory() as at_first:
             ours.run(1)
         startup = process.age()
-        timings, gflops = _everybody(settings, ours, work, images, federation, workers, tell)
+        timings, training, gflops = _everybody(settings, ours, work, images, federation, workers, tell)
         process.give_back()
         # Once more alone: by now many clients have left their state here, and no other process shares our pages.
         with process.PeakMemory() as at_last:
@@ -140,7 +140,7 @@ def measure(settings: Settings, tell: Tell = lambda who, done, total: None) -> d
         "gflop_per_round": operations / 1e9,
         "arithmetic_share": operations / 1e9 / gflops / own.seconds,
         "durable_overhead": _overhead(timings, ours.name),
-        "compared": _compared(timings, settings),
+        "compared": _compared(timings, training, settings),
         "block_seconds": {name: timing.blocks for name, timing in timings.items()},
         "environment": environment(),
     }
@@ -154,8 +154,11 @@ def _everybody(
     federation: Federation,
     workers: int,
     tell: Tell,
-) -> tuple[dict[str, Timing], float]:
-    """Timings of all contenders by name, and the matrix peak; all but ``ours`` are gone afterwards."""
+) -> tuple[dict[str, Timing], dict[str, Timing], float]:
+    """Timings of all contenders by name, those of the simulators' training alone, and the matrix peak.
+
+    All but ``ours`` are gone afterwards.
+    """
     size = settings.size
     contenders: list[Contender] = [ours]
     with ExitStack() as stack:
@@ -176,7 +179,11 @@ def _everybody(
         for channels_last in (False, True) if work.convolutional else (False,):
             join(PlainLoop(work, size, images, workers, channels_last))
         peak = stack.enter_context(closing(MatrixPeak(workers, settings.matrix_sides)))
-        return take_turns(contenders, settings.rounds, peak.run, tell), peak.gflops
+        timings = take_turns(contenders, settings.rounds, peak.run, tell)
+        simulators = [contender for contender in contenders if isinstance(contender, Simulator)]
+        turns = len(timings[ours.name].blocks)
+        training = {one.name: Timing(tuple(one.training[-turns:]), timings[one.name].rounds) for one in simulators}
+        return timings, training, peak.gflops
 
 
 def take_turns(
@@ -215,7 +222,10 @@ def _overhead(timings: dict[str, Timing], name: str) -> float | None:
     return None if durable is None else durable.times(timings[name]) - 1
 
 
-def _compared(timings: dict[str, Timing], settings: Settings) -> dict[str, dict[str, float]]:
+def _compared(
+    timings: dict[str, Timing], training: dict[str, Timing], settings: Settings
+) -> dict[str, dict[str, float]]:
+    """Rounds against FedAvg's: whole, and without evaluation (some algorithms offer several models to evaluate)."""
     if not settings.compare:
         return {}
     names = dict.fromkeys((BASE, settings.algorithm, *settings.compare))
@@ -223,6 +233,7 @@ def _compared(timings: dict[str, Timing], settings: Settings) -> dict[str, dict[
         name: {
             "seconds_per_round": timings[name].seconds,
             f"relative_to_{BASE}": timings[name].times(timings[BASE]),
+            f"training_relative_to_{BASE}": training[name].times(training[BASE]),
         }
         for name in names
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -56,6 +57,8 @@ class Simulator:
         made = make_algorithm(algorithm)
         self.simulation = Simulation(made, task, federation, training, 0, make_executor(executor, workers))
         self.history = History()
+        self.training: list[float] = []
+        """Mean seconds of training and aggregation in the rounds of each ``run``, without evaluation."""
         self._state: RunState | None = None
         self._store = Store.create(directory) if directory is not None else None
 
@@ -72,6 +75,7 @@ class Simulator:
         self._state, self.history = execute(
             self.simulation, Evaluation(), self._store, note, self._state, self.history, enough
         )
+        self.training.append(statistics.mean(done.seconds for done in self.history.rounds[-rounds:]))
         return [after - before for before, after in pairwise(ends)]
 
     @property

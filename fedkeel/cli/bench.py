@@ -66,18 +66,24 @@ def show(result: dict[str, Any], title: str) -> None:
     if result["compared"]:
         base = algorithm_class(BASE).title
         rows = [
-            [algorithm_class(name).title, f"{row['seconds_per_round']:.3f}", f"{row[f'relative_to_{BASE}']:.2f}×"]
+            [
+                algorithm_class(name).title,
+                f"{row['seconds_per_round']:.3f}",
+                f"{row[f'relative_to_{BASE}']:.2f}×",
+                f"{row[f'training_relative_to_{BASE}']:.2f}×",
+            ]
             for name, row in result["compared"].items()
         ]
         console.print()
-        console.print(table(["algorithm", ("s/round", "right"), (f"time of {base}", "right")], rows))
+        console.print(
+            table(
+                ["algorithm", ("s/round", "right"), (f"time of {base}", "right"), ("without evaluation", "right")], rows
+            )
+        )
     startup = "" if result["startup_seconds"] is None else f"start-up {result['startup_seconds']:.1f} s · "
     overhead = result["durable_overhead"]
     durable = "" if overhead is None else f" · a commit every round costs {overhead:+.1%}"
-    console.print(
-        f"\n{result['executor_choice']}, {result['workers']} workers · {startup}"
-        f"memory {result['peak_rss_mb']:.0f} MB at most{durable}"
-    )
+    console.print(f"\n{result['executor_choice']} · {startup}memory {result['peak_rss_mb']:.0f} MB at most{durable}")
     console.print(
         f"{result['gflop_per_round']:.3g} GFLOP a round at {result['gemm_gflops']:.0f} GFLOP/s, the peak of matrix "
         f"products here: {result['arithmetic_share']:.0%} of the time"
