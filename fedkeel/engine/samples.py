@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,12 +13,12 @@ from torch import Tensor
 
 from fedkeel.data.dataset import Federation, Indices, Split
 from fedkeel.engine.randomness import Purpose, generator
-from fedkeel.learning.task import Batch
+from fedkeel.learning.task import Batch, Batches
 
 CACHE_BYTES = 1 << 30
 """Prepared samples are kept while all of them together stay below this; beyond, a client's are prepared when needed."""
-BLOCK_BYTES = 1 << 21
-"""Minibatches are gathered this much at a time, an epoch of a usual client: one large copy that is still in cache."""
+BLOCK_BYTES = 1 << 20
+"""Minibatches are gathered this much at a time, always into the same memory: it stays in cache until it is read."""
 ASKED = 2000
 """Training samples that stand in for a validation set where the server holds none."""
 
@@ -92,61 +93,93 @@ class Samples:
         return self.test if tests is None else self._prepared(self.federation.dataset.test, tests[client])
 
 
-class ClientBatches(Sequence[Batch]):
-    """The minibatches of one client's round, gathered some at a time; augmented if the data set says so."""
+class ClientBatches(Batches):
+    """The minibatches of one client's round; augmented if the data set says so."""
 
     def __init__(
         self, samples: Samples, client: int, plan: list[np.ndarray], augmentation: torch.Generator | None
     ) -> None:
         self.x, self.y = samples.of_client(client)
-        self.plan = plan
-        """For each step the positions of its minibatch within x and y."""
+        self.widths = [len(rows) for rows in plan]
+        """Samples of each step."""
+        self.starts = list(accumulate(self.widths, initial=0))
+        self.rows: Indices = np.concatenate([*plan, np.empty(0, dtype=np.int64)])
+        """The positions within x and y of all steps' samples, one step behind the other."""
         self.augmentation = augmentation
         self._transform = samples.transform
         self._augmented: dict[int, Tensor] = {}
-        self._steps, self._starts = range(0), [0]
-        self._block = self.x, self.y
+        if len(self.rows) and not 0 <= self.rows.min() <= self.rows.max() < len(self.x):
+            raise IndexError(
+                f"client {client} has {len(self.x)} samples, but its minibatches ask for the positions "
+                f"{self.rows.min()} to {self.rows.max()}"
+            )
 
     def __len__(self) -> int:
-        return len(self.plan)
+        return len(self.widths)
 
     def __getitem__(self, k):  # type: ignore[no-untyped-def]
-        if k >= len(self.plan):
+        if k >= len(self):
             raise IndexError(k)
-        if k not in self._steps:
-            self._steps = block_from(k, [len(rows) for rows in self.plan], self.x)
-            rows = torch.from_numpy(np.concatenate([self.plan[step] for step in self._steps]))
-            self._starts = list(accumulate((len(self.plan[step]) for step in self._steps), initial=0))
-            self._block = rows_of(self.x, rows), self.y.index_select(0, rows)
-        here = k - self._steps.start
-        start, width = self._starts[here], self._starts[here + 1] - self._starts[here]
-        x, y = (block.narrow(0, start, width) for block in self._block)
+        rows = self.rows[self.starts[k] : self.starts[k + 1]]
+        x = fetch(self.x, rows, space_for(self.x, len(rows)))
         if self.augmentation is not None:
             # Kept for the round, so that an algorithm that looks at step k twice sees the same images.
             if k not in self._augmented:
                 self._augmented[k] = self._transform.augmented(x, self.augmentation)
             x = self._augmented[k]
-        return Batch(x.unsqueeze(0), y.unsqueeze(0))
+        return Batch(x.unsqueeze(0), self.y[torch.from_numpy(rows)].unsqueeze(0))
 
-    def __iter__(self) -> Iterator[Batch]:
-        return (self[k] for k in range(len(self)))
+    def stream(self, flat: bool = False) -> Iterator[Batch]:
+        if self.augmentation is not None:
+            yield from self
+            return
+        targets = self.y[torch.from_numpy(self.rows)].unsqueeze(0).split(self.widths, dim=1)
+        blocks = blocks_of(self.widths, self.x)
+        memory = space_for(self.x, max((self.starts[b.stop] - self.starts[b.start] for b in blocks), default=0))
+        for block in blocks:
+            rows = self.rows[self.starts[block.start] : self.starts[block.stop]]
+            x = fetch(self.x, rows, memory[: len(rows)]).unsqueeze(0)
+            parts = (x.flatten(2) if flat else x).split(self.widths[block.start : block.stop], dim=1)
+            for k, part in zip(block, parts, strict=True):
+                yield Batch(part, targets[k])
 
 
-def block_from(first: int, widths: Sequence[int], x: Tensor, clients: int = 1) -> range:
-    """The steps from ``first`` on whose minibatches are gathered in one go (for some clients at once)."""
-    per_sample = clients * x[0].numel() * x.element_size()
-    last, gathered = first, 0
-    while last < len(widths) and (last == first or gathered * per_sample < BLOCK_BYTES):
-        gathered += widths[last]
-        last += 1
-    return range(first, last)
+def blocks_of(widths: Sequence[int], x: Tensor, clients: int = 1) -> list[range]:
+    """The steps in runs whose minibatches are gathered in one go (for some clients at once)."""
+    most = BLOCK_BYTES // (clients * x[0].numel() * x.element_size())
+    blocks, first, gathered = [], 0, 0
+    for step, width in enumerate(widths):
+        if step > first and gathered + width > most:
+            blocks.append(range(first, step))
+            first, gathered = step, 0
+        gathered += width
+    return [*blocks, range(first, len(widths))] if widths else []
 
 
-def rows_of(x: Tensor, rows: Tensor) -> Tensor:
-    """Some samples of x [n, ...], laid out in memory as x is (``index_select`` alone would lose ``channels_last``)."""
-    if x.dim() == 4 and x.stride(1) == 1:
-        return _as_images(x.permute(0, 2, 3, 1).index_select(0, rows))
-    return x.index_select(0, rows)
+def fetch(x: Tensor, rows: Indices, out: Tensor) -> Tensor:
+    """Copy some samples of x [n, ...] to ``out`` from ``space_for``; all rows must exist.
+
+    NumPy copies a sample in one go; torch's ``index_select`` takes half as long again, and loses ``channels_last``.
+    """
+    _in_memory_order(x).take(rows, axis=0, out=_in_memory_order(out), mode="clip")
+    return out
+
+
+def _in_memory_order(x: Tensor) -> np.ndarray[Any, np.dtype[Any]]:
+    """The samples as an array along whose last axis memory runs."""
+    return (x.permute(0, 2, 3, 1) if _is_channels_last(x) else x).numpy()
+
+
+def space_for(x: Tensor, samples: int) -> Tensor:
+    """Memory for some samples, laid out as x is."""
+    if _is_channels_last(x):
+        _, channels, height, width = x.shape
+        return _as_images(x.new_empty(samples, height, width, channels))
+    return x.new_empty(samples, *x.shape[1:])
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return x.dim() == 4 and x.stride(1) == 1
 
 
 def as_channels_last(x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -10,18 +11,18 @@ import torch
 from torch import Tensor
 
 from fedkeel.data.dataset import Indices
-from fedkeel.engine.samples import ClientBatches, block_from
-from fedkeel.learning.task import Batch
+from fedkeel.engine.samples import ClientBatches, blocks_of, fetch, space_for
+from fedkeel.learning.task import Batch, Batches
 
 
-def stacked(parts: Sequence[Sequence[Batch]], dtype: torch.dtype) -> Sequence[Batch]:
+def stacked(parts: Sequence[Sequence[Batch]], dtype: torch.dtype) -> Batches:
     """Step k of K clients at once. A client whose steps are over is inactive, and its batch has no weight."""
     plain = [part for part in parts if isinstance(part, ClientBatches) and part.augmentation is None]
     return GatheredBatches(plain, dtype) if len(plain) == len(parts) else PaddedBatches(parts, dtype)
 
 
-class GatheredBatches(Sequence[Batch]):
-    """Minibatches taken for all clients straight from their samples, a block of steps in one copy each.
+class GatheredBatches(Batches):
+    """Minibatches taken for all clients straight from their samples.
 
     Where a client has fewer samples in a step than others, or none, its first sample fills up, with weight zero.
     """
@@ -32,14 +33,13 @@ class GatheredBatches(Sequence[Batch]):
         steps = max(len(client) for client in clients)
         self._sizes = np.zeros((len(clients), steps), dtype=np.int64)
         for i, client in enumerate(clients):
-            self._sizes[i, : len(client)] = [len(rows) for rows in client.plan]
-        self._widths = self._sizes.max(axis=0, initial=0)
-        self._full = np.all(self._sizes == self._widths, axis=0)
-        self._active = np.all(self._sizes > 0, axis=0)
-        self._starts = np.concatenate([[0], np.cumsum(self._widths)]).tolist()
-        self._rows = torch.from_numpy(self._all_rows())
-        self._steps = range(0)
-        self._x = self._y = torch.empty(0)
+            self._sizes[i, : len(client)] = client.widths
+        widths = self._sizes.max(axis=0, initial=0)
+        self._widths: list[int] = widths.tolist()
+        self._full = np.all(self._sizes == widths, axis=0).tolist()
+        self._active = np.all(self._sizes > 0, axis=0).tolist()
+        self._starts = list(accumulate(self._widths, initial=0))
+        self._rows = self._all_rows()
 
     def __len__(self) -> int:
         return len(self._widths)
@@ -47,45 +47,64 @@ class GatheredBatches(Sequence[Batch]):
     def __getitem__(self, k: Any) -> Any:
         if k >= len(self):
             raise IndexError(k)
-        if k not in self._steps:
-            self._gather(k)
-        start, width = self._starts[k] - self._starts[self._steps.start], self._starts[k + 1] - self._starts[k]
-        active = None if self._active[k] else torch.from_numpy(self._sizes[:, k] > 0)
-        weight = None if self._full[k] else self._weight(k)
-        return Batch(self._x.narrow(1, start, width), self._y.narrow(1, start, width), weight, active)
+        rows = self._rows[:, self._starts[k] : self._starts[k + 1]]
+        x = self._space(rows.shape[1])
+        for client, own, out in zip(self._clients, rows, x, strict=True):
+            fetch(client.x, own, out)
+        return Batch(x, self._targets(rows), *self._masks(k))
 
-    def __iter__(self) -> Iterator[Batch]:
-        return (self[k] for k in range(len(self)))
+    def stream(self, flat: bool = False) -> Iterator[Batch]:
+        blocks = blocks_of(self._widths, self._clients[0].x, len(self._clients))
+        memory = self._space(max((self._starts[b.stop] - self._starts[b.start] for b in blocks), default=0))
+        targets = self._targets(self._rows).split(self._widths, dim=1)
+        views: dict[tuple[int, ...], tuple[Sequence[Tensor], Sequence[Tensor]]] = {}
+        for block in blocks:
+            widths = tuple(self._widths[block.start : block.stop])
+            if widths not in views:  # making views takes longer than one would think
+                x = memory[:, : sum(widths)]
+                views[widths] = x.unbind(), (x.flatten(2) if flat else x).split(widths, dim=1)
+            by_client, by_step = views[widths]
+            rows = self._rows[:, self._starts[block.start] : self._starts[block.stop]]
+            for client, own, out in zip(self._clients, rows, by_client, strict=True):
+                fetch(client.x, own, out)
+            for k, part in zip(block, by_step, strict=True):
+                yield Batch(part, targets[k], *self._masks(k))
+
+    def _space(self, samples: int) -> Tensor:
+        """Memory for some samples of each client [K, samples, ...]."""
+        clients = len(self._clients)
+        return space_for(self._clients[0].x, clients * samples).unflatten(0, (clients, samples))
+
+    def _targets(self, rows: Indices) -> Tensor:
+        """Of some samples of each client [K, rows]."""
+        return torch.stack([client.y[own] for client, own in zip(self._clients, torch.from_numpy(rows), strict=True)])
 
     def _all_rows(self) -> Indices:
         """Of all steps, one behind the other, the samples of each client [K, rows]."""
         rows = np.zeros((len(self._clients), self._starts[-1]), dtype=np.int64)
         for i, client in enumerate(self._clients):
-            if np.array_equal(self._sizes[i], self._widths):
-                np.concatenate([*client.plan, rows[i, :0]], out=rows[i])
+            if client.widths == self._widths:
+                rows[i] = client.rows
                 continue
-            for own, start in zip(client.plan, self._starts, strict=False):
-                rows[i, start : start + len(own)] = own
+            for k, start in enumerate(self._starts[: len(client)]):
+                rows[i, start : start + client.widths[k]] = client.rows[client.starts[k] : client.starts[k + 1]]
         return rows
 
-    def _gather(self, first: int) -> None:
-        """Fill the block that begins with a step: x [K, rows, ...], y [K, rows]."""
-        like = self._clients[0]
-        self._steps = block_from(first, self._widths.tolist(), like.x, len(self._clients))
-        rows = self._rows[:, self._starts[first] : self._starts[self._steps.stop]]
-        self._x = like.x.new_empty(*rows.shape, *like.x.shape[1:])
-        self._y = like.y.new_empty(rows.shape)
-        for client, own, x, y in zip(self._clients, rows, self._x, self._y, strict=True):
-            torch.index_select(client.x, 0, own, out=x)
-            torch.index_select(client.y, 0, own, out=y)
-
-    def _weight(self, k: int) -> Tensor:
+    def _masks(self, k: int) -> tuple[Tensor | None, Tensor | None]:
+        """``weight`` [K, B] and ``active`` [K] of step k, each None where it would say nothing."""
+        weight = active = None
+        if self._full[k] and self._active[k]:
+            return weight, active
         sizes = self._sizes[:, k : k + 1]
-        real = np.arange(self._widths[k]) < sizes
-        return torch.from_numpy(real / np.maximum(sizes, 1)).to(self._dtype)
+        if not self._full[k]:
+            real = np.arange(self._widths[k]) < sizes
+            weight = torch.from_numpy(real / np.maximum(sizes, 1)).to(self._dtype)
+        if not self._active[k]:
+            active = torch.from_numpy(sizes[:, 0] > 0)
+        return weight, active
 
 
-class PaddedBatches(Sequence[Batch]):
+class PaddedBatches(Batches):
     """Any minibatches, each copied into its place, for what comes augmented or with weights of its own."""
 
     def __init__(self, parts: Sequence[Sequence[Batch]], dtype: torch.dtype) -> None:
@@ -113,6 +132,3 @@ class PaddedBatches(Sequence[Batch]):
         active = torch.tensor([size > 0 for size in sizes])
         full = min(sizes) == width and all(batch is None or batch.weight is None for batch in batches)
         return Batch(x, y, None if full else weight, None if bool(active.all()) else active)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return (self[k] for k in range(len(self)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,14 +32,32 @@ class Layer:
     inputs: int
     activation: type[nn.Module] | None
 
-    def of(self, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Weights [K, out, in] and biases [K, out] inside flat vectors [K, d], as views."""
+    def of(self, vectors: Tensor) -> Views:
+        """Weights and biases inside flat vectors [K, d]."""
         weights = vectors[:, self.weight].view(-1, self.outputs, self.inputs)
-        return weights, None if self.bias is None else vectors[:, self.bias]
+        if self.bias is None:
+            return Views(weights, weights.transpose(1, 2), None, None, None)
+        biases = vectors[:, self.bias]
+        return Views(weights, weights.transpose(1, 2), biases, biases.unsqueeze(1), biases.unsqueeze(2))
 
 
-Parameters = list[tuple[Tensor, Tensor | None]]
-"""For each layer its weights [K, out, in] and biases [K, out]."""
+class Views(NamedTuple):
+    """A layer's parameters inside flat vectors, in all the shapes that a step needs: made once, used at every step."""
+
+    weights: Tensor
+    """[K, out, in]."""
+    transposed: Tensor
+    """[K, in, out]."""
+    biases: Tensor | None
+    """[K, out]."""
+    bias_row: Tensor | None
+    """[K, 1, out]."""
+    bias_column: Tensor | None
+    """[K, out, 1]."""
+
+
+Parameters = list[Views]
+"""All layers, first to last."""
 
 
 class DenseNet:
@@ -60,14 +79,14 @@ class DenseNet:
         ``weight`` [K, B] are the samples' shares where batches are padded; None: all equal. ``out`` [K, d] takes the
         gradient, so that a loop need not touch new memory at every step.
         """
-        inputs, errors, share, loss = self._backpropagated(self.of(y), x, targets, weight)
+        inputs, errors, share, log_p = self._backpropagated(self.of(y), x, targets, weight)
         gradient = torch.empty_like(y) if out is None else out
-        for (weights, biases), given, error in zip(self.of(gradient), inputs, errors, strict=True):
+        for layer, given, error in zip(self.of(gradient), inputs, errors, strict=True):
             error.mul_(share)
-            torch.bmm(error, given, out=weights)
-            if biases is not None:
-                torch.sum(error, dim=2, out=biases)
-        return gradient, loss
+            torch.bmm(error, given, out=layer.weights)
+            if layer.biases is not None:
+                torch.sum(error, dim=2, out=layer.biases)
+        return gradient, mean_loss(log_p, weight)
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
         """The outputs [B, classes] of one model w [d] on inputs [B, ...]."""
@@ -83,19 +102,19 @@ class DenseNet:
         lr: float,
         pull: AffinePull | None = None,
     ) -> Tensor:
-        """Take a step y ← pull(y) − lr·∇loss(y) in place and give the loss before it [K].
+        """Take a step y ← pull(y) − lr·∇loss(y) in place; give the log-probabilities of the targets before it [K, 1, B].
 
         ``parameters`` are ``of(y)``. The products add straight into them: the gradient itself, as large as the model,
-        is never written.
+        is never written. ``mean_loss`` of the result is the loss, if anybody wants it at every step.
         """
-        inputs, errors, share, loss = self._backpropagated(parameters, x, targets, weight)
+        inputs, errors, share, log_p = self._backpropagated(parameters, x, targets, weight)
         if pull is not None:
             pull.apply(y)
-        for (weights, biases), given, error in zip(parameters, inputs, errors, strict=True):
-            weights.baddbmm_(error, given, alpha=-lr * share)
-            if biases is not None:
-                biases.sub_(error.sum(dim=2), alpha=lr * share)
-        return loss
+        for layer, given, error in zip(parameters, inputs, errors, strict=True):
+            layer.weights.baddbmm_(error, given, alpha=-lr * share)
+            if layer.biases is not None:
+                layer.biases.sub_(error.sum(dim=2), alpha=lr * share)
+        return log_p
 
     def _forward(self, parameters: Parameters, x: Tensor) -> tuple[list[Tensor], Tensor]:
         """What each layer is given [K, B, in], and the logits [K, classes, B].
@@ -103,47 +122,52 @@ class DenseNet:
         The last layer is multiplied the other way round, W·xᵀ, which takes half as long for ten classes.
         """
         inputs = [x]
-        for layer, (weights, biases) in zip(self.layers[:-1], parameters[:-1], strict=True):
-            if biases is None:
-                out = torch.bmm(inputs[-1], weights.transpose(1, 2))
+        for layer, views in zip(self.layers[:-1], parameters[:-1], strict=True):
+            if views.bias_row is None:
+                out = torch.bmm(inputs[-1], views.transposed)
             else:
-                out = torch.baddbmm(biases.unsqueeze(1), inputs[-1], weights.transpose(1, 2))
+                out = torch.baddbmm(views.bias_row, inputs[-1], views.transposed)
             if layer.activation is nn.ReLU:
                 out.relu_()
             elif layer.activation is nn.Tanh:
                 out.tanh_()
             inputs.append(out)
-        weights, biases = parameters[-1]
-        given = inputs[-1].transpose(1, 2)
-        if biases is None:
-            return inputs, torch.bmm(weights, given)
-        return inputs, torch.baddbmm(biases.unsqueeze(2), weights, given)
+        last, given = parameters[-1], inputs[-1].transpose(1, 2)
+        if last.bias_column is None:
+            return inputs, torch.bmm(last.weights, given)
+        return inputs, torch.baddbmm(last.bias_column, last.weights, given)
 
     def _backpropagated(
         self, parameters: Parameters, x: Tensor, targets: Tensor, weight: Tensor | None
     ) -> tuple[list[Tensor], list[Tensor], float, Tensor]:
-        """What each layer was given [K, B, in], the derivative by its output [K, out, B], a factor of it, the loss [K].
+        """What each layer was given [K, B, in], the derivative by its output [K, out, B], a factor, log p [K, 1, B].
 
-        The derivatives still have to be multiplied by the factor, a sample's equal share of the mean.
+        The derivatives still have to be multiplied by the factor, a sample's equal share of the mean. log p are the
+        log-probabilities of the targets.
         """
         inputs, logits = self._forward(parameters, x if x.dim() == 3 else x.reshape(*targets.shape, -1))
         log_p = torch.log_softmax(logits, dim=1)
         labels = targets.unsqueeze(1)
-        losses = log_p.gather(1, labels)
+        of_targets = log_p.gather(1, labels)
         error = log_p.exp_()
         if self._minus_ones.shape != labels.shape or self._minus_ones.dtype != error.dtype:
             self._minus_ones = torch.full_like(labels, -1, dtype=error.dtype)
         error.scatter_add_(1, labels, self._minus_ones)
         if weight is None:
-            share, loss = 1 / targets.shape[1], losses.mean(dim=(1, 2)).neg_()
+            share = 1 / targets.shape[1]
         else:
             error.mul_(weight.unsqueeze(1))
-            share, loss = 1.0, (losses.squeeze(1) * weight).sum(dim=1).neg_()
+            share = 1.0
         errors = [error]
         for number in range(len(self.layers) - 1, 0, -1):
-            below = torch.bmm(errors[-1].transpose(1, 2), parameters[number][0])
+            below = torch.bmm(errors[-1].transpose(1, 2), parameters[number].weights)
             errors.append(_through(self.layers[number - 1], inputs[number], below).transpose(1, 2))
-        return inputs, errors[::-1], share, loss
+        return inputs, errors[::-1], share, of_targets
+
+
+def mean_loss(log_p: Tensor, weight: Tensor | None) -> Tensor:
+    """Mean cross-entropy [K] from the log-probabilities of the targets [K, 1, B] and the samples' shares [K, B]."""
+    return -(log_p.mean(dim=(1, 2)) if weight is None else (log_p.squeeze(1) * weight).sum(dim=1))
 
 
 @dataclass(frozen=True)

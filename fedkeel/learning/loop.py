@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from fedkeel.learning.correction import Correction
-from fedkeel.learning.dense import AffinePull, DenseNet
-from fedkeel.learning.task import Batch, Task
+from fedkeel.learning.dense import AffinePull, DenseNet, mean_loss
+from fedkeel.learning.task import Batch, Task, stream
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def train(
     loss_sum = torch.zeros(len(y), dtype=y.dtype)
     steps_taken = torch.zeros(len(y), dtype=y.dtype)
     norms: list[Tensor] = []
-    for k, batch in enumerate(batches):
+    for k, batch in enumerate(stream(batches)):
         if gradient is None:
             q, loss, b_after = task.gradient(y, b, batch, out=workspace)
         else:
@@ -148,24 +148,29 @@ def _train_dense(
 ) -> Trained:
     """The same loop where correction, decay and step fold into the products: two passes over y instead of five."""
     pull, parameters = _folded(sgd, correction, y), net.of(y)
-    losses, active = [], []
-    for batch in batches:
+    log_p: list[Tensor] = []
+    taken: list[Batch] = []
+    for batch in stream(batches, flat=True):
         standing = None if batch.active is None or pull is None else y.clone()
-        losses.append(net.descend(y, parameters, batch.x, batch.y, batch.weight, sgd.lr, pull))
-        active.append(batch.active)
+        log_p.append(net.descend(y, parameters, batch.x, batch.y, batch.weight, sgd.lr, pull))
+        taken.append(batch)
         if standing is not None and batch.active is not None:
             # Whoever is done has a batch of weight zero, hence no gradient; only the pull must be taken back.
             torch.where(batch.active.unsqueeze(1), y, standing, out=y)
-    return Trained(y, b, _mean_of_active(losses, active, y), y.new_empty(len(y), 0))
+    return Trained(y, b, _mean_over_steps(log_p, taken, y), y.new_empty(len(y), 0))
 
 
-def _mean_of_active(losses: list[Tensor], active: list[Tensor | None], y: Tensor) -> Tensor:
-    """Each client's mean over the steps that it took [K]."""
-    if not losses:
+def _mean_over_steps(log_p: list[Tensor], batches: list[Batch], y: Tensor) -> Tensor:
+    """Each client's mean cross-entropy over the steps that it took [K], all at once: a step is short."""
+    if not log_p:
         return y.new_zeros(len(y))
+    shape = batches[0].y.shape
+    if all(batch.weight is None and batch.active is None and batch.y.shape == shape for batch in batches):
+        return -torch.stack(log_p).mean(dim=(0, 2, 3))
+    losses = torch.stack([mean_loss(own, batch.weight) for own, batch in zip(log_p, batches, strict=True)])
     everybody = torch.ones(len(y), dtype=torch.bool, device=y.device)
-    took = torch.stack([everybody if some is None else some for some in active])
-    return (torch.stack(losses) * took).sum(0) / took.sum(0).clamp(min=1)
+    took = torch.stack([everybody if batch.active is None else batch.active for batch in batches])
+    return (losses * took).sum(0) / took.sum(0).clamp(min=1)
 
 
 def _folded(sgd: Sgd, correction: Correction, y: Tensor) -> AffinePull | None:

@@ -7,7 +7,7 @@ Everything that trains or is evaluated goes through here. Vectors carry a leadin
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +34,25 @@ class Batch:
     y: Tensor
     weight: Tensor | None = None
     active: Tensor | None = None
+
+
+class Batches(Sequence[Batch]):
+    """The minibatches of a round. Asked for by number, a batch has memory of its own and may be kept."""
+
+    def stream(self, flat: bool = False) -> Iterator[Batch]:
+        """Every batch once, in order; what one holds is overwritten when the next comes, which spares new memory.
+
+        ``flat`` allows to give the inputs as vectors [K, B, features].
+        """
+        return iter(self)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[k] for k in range(len(self)))
+
+
+def stream(batches: Iterable[Batch], flat: bool = False) -> Iterator[Batch]:
+    """``Batches.stream`` of those that have it."""
+    return batches.stream(flat) if isinstance(batches, Batches) else iter(batches)
 
 
 class Net:

@@ -8,7 +8,7 @@ from torch import nn
 from fedkeel.algorithms.registry import ALGORITHMS, make_algorithm
 from fedkeel.algorithms.state import State
 from fedkeel.check import rounds, tiny_federation, tiny_simulation
-from fedkeel.engine import grouping
+from fedkeel.engine import grouping, samples
 from fedkeel.engine.choice import Auto, Choice, make_executor, tried
 from fedkeel.engine.executors import Job, local_of
 from fedkeel.engine.pool import Pool
@@ -96,6 +96,35 @@ def test_gathered_batches_are_the_padded_ones() -> None:
             assert torch.equal(one.weight, two.weight)
         assert torch.equal(one.x[real], two.x[real])
         assert torch.equal(one.y[real], two.y[real])
+
+
+@pytest.mark.parametrize("block", [1, 1 << 9, 1 << 20], ids=["step by step", "some steps", "all steps"])
+@pytest.mark.parametrize("sizes", [(9,), (9, 4, 2)], ids=["one client", "three clients"])
+def test_streamed_batches_are_the_ones_asked_for_by_number(
+    sizes: tuple[int, ...], block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever share of the steps is gathered at once into the memory that all steps use."""
+    job = job_with((9, 4, 2))
+    parts = [local_of(job, i).batches for i in range(len(sizes))]
+    batches = parts[0] if len(parts) == 1 else stacked(parts, torch.float32)
+    monkeypatch.setattr(samples, "BLOCK_BYTES", block)
+    seen = 0
+    for k, (one, flat) in enumerate(zip(batches.stream(), batches.stream(flat=True), strict=True)):
+        asked = batches[k]
+        assert torch.equal(one.x, asked.x)
+        assert torch.equal(flat.x, asked.x.flatten(2))
+        assert torch.equal(one.y, asked.y)
+        assert torch.equal(flat.y, asked.y)
+        for name in ("weight", "active"):
+            assert str(getattr(one, name)) == str(getattr(asked, name)) == str(getattr(flat, name))
+        seen += 1
+    assert seen == len(batches) == 6
+
+
+def test_a_minibatch_of_samples_that_are_not_there_is_an_error() -> None:
+    job = job_with((9, 4, 2))
+    with pytest.raises(IndexError, match="client 1 has 4 samples, but its minibatches ask for the positions 0 to 4"):
+        samples.ClientBatches(job.samples, 1, [np.array([0, 4])], None)
 
 
 def test_a_part_of_a_job_is_the_round_of_those_clients() -> None:

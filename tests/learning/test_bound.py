@@ -2,11 +2,12 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from fedkeel.engine.samples import as_channels_last, rows_of
+from fedkeel.engine.samples import as_channels_last, fetch, space_for
 from fedkeel.learning import models
 from fedkeel.learning.bound import pooled_before_relu, widened
 from fedkeel.learning.losses import squared_hinge
@@ -121,7 +122,7 @@ def test_only_what_keeps_zeros_is_widened(between: nn.Module) -> None:
 def test_images_in_channels_last_order_keep_shape_values_and_order(channels: int) -> None:
     x = torch.randn(7, channels, 4, 5)
     last = as_channels_last(x)
-    some = rows_of(last, torch.tensor([3, 0, 3]))
+    some = fetch(last, np.array([3, 0, 3]), space_for(last, 3))
     assert torch.equal(last, x)
     assert torch.equal(some, x[[3, 0, 3]])
     assert some.stride() == (20 * channels, 1, 5 * channels, channels)
