@@ -307,7 +307,7 @@ class Algorithm:
     observes: ClassVar[bool] = False
     """Whether ``observe`` is to be called before every round with the score of the model that the round starts from."""
     unknown: ClassVar[frozenset[str]] = frozenset()
-    """Values of the server state in which NaN means "not known"; nothing else there may be anything but finite."""
+    """Values of the server state in which NaN or inf means "not known"; everything else there must be finite."""
     buffers: ClassVar[str | None] = None
     """What must happen to BatchNorm statistics, where the method itself says so (overrides ``training.buffers``)."""
 

@@ -136,7 +136,7 @@ class FedDC(Algorithm):
             delta_c = uploads.delta_c
         else:
             travel = self._travel(uploads.travel, uploads.steps, server.common_steps, round)
-            delta_c = (server.w - y) / travel - self._for_client(server.c, clients)
+            delta_c = (server.w - y).div_(travel).sub_(self._for_client(server.c, clients))
         if self.params.c_scaled:
             delta_c = relative_size(clients, self.params.omega_min) * delta_c
         c = server.c + average(delta_c, clients.uniform) * (clients.S / clients.N)

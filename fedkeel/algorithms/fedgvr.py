@@ -129,7 +129,7 @@ class FedGVR(Algorithm):
         clients = uploads.clients
         if self._derivable(self.epsilon(server)):
             sign = 1 if self.params.c_sign == "alg" else -1
-            delta_c = sign * (server.w - uploads.y) / uploads.travel - server.c
+            delta_c = (server.w - uploads.y).mul_(sign).div_(uploads.travel).sub_(server.c)
         else:
             delta_c = uploads.delta_c
         rule = self.params.weights_c if self.params.weights_c != "same" else self.params.weights

@@ -98,6 +98,7 @@ class ServerParams(CommonParams):
 
 class GradMA(Algorithm):
     name = "gradma"
+    unknown = memory.UNKNOWN
     title = "GradMA"
     idea = "Local steps and the server's step are projected so that they do not undo what is remembered."
     paper = PAPER
@@ -169,13 +170,13 @@ def worker_update(params: WorkerParams, local: Local) -> Tensor:
 
 def server_update(params: ServerParams, server: State, uploads: Uploads) -> State:
     """Algorithms 4 and 3: the memory takes the cohort in, then the momentum is projected and followed."""
-    clients, d_i = uploads.clients, server.w - uploads.y
-    m = params.beta1 * server.m + average(d_i, clients.weights(params.weights))
+    clients = uploads.clients
+    m = params.beta1 * server.m + average((server.w - y for y in uploads.y), clients.weights(params.weights))
     server = memory.mem_red(server, clients.ids, params.m or clients.N)
-    server = memory.remember(server, clients.ids, d_i, params.beta2)
-    D, gram = memory.rows(server, params.beta2)
+    server = memory.remember(server, clients.ids, (server.w - y for y in uploads.y), params.beta2)
+    D, gram = memory.directions(server, params.beta2)
     m_tilde = project(m, D, params.rho_g, server.bounds, gram)
-    return server.replace(w=server.w - params.eta_g * m_tilde, m=m_tilde)
+    return server.replace(w=server.w - params.eta_g * m_tilde, m=m_tilde, gram=gram)
 
 
 def check_memory(name: str, params: ServerParams, clients: Clients) -> None:

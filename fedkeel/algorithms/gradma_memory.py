@@ -11,19 +11,23 @@
 The server state holds ``buf`` (clients in order of entry [b]), their counters ``c`` [b] and the table ``D``. A row of
 the table is the vector as last renewed, and ``age`` [b] counts the rounds since: D[i] = β2^age·row. So decay touches no
 vector, the directions of clients long absent do not underflow, and neither those rows nor their inner products
-``gram`` [B, b, b] (one matrix a block between ``bounds``) change: a round costs S·b·d operations.
+``gram`` [B, b, b] (one matrix a block between ``bounds``; inf: never needed so far) change.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedkeel.algorithms.contract import Problem
-from fedkeel.algorithms.projection import Blocks, bounds_of, inner
+from fedkeel.algorithms.projection import Blocks, bounds_of, lengths_only
 from fedkeel.algorithms.state import Rows, State
+
+UNKNOWN = frozenset({"gram"})
+"""Values of the server state in which inf means "not known"."""
 
 
 def initial(problem: Problem, blocks: Blocks) -> dict[str, Any]:
@@ -44,7 +48,7 @@ def mem_red(server: State, cohort: tuple[int, ...], m: int) -> State:
         buf[i] = buf.get(i, 0) + 1
     kept = torch.tensor([k for k, i in enumerate(server.buf.tolist()) if i in buf], dtype=torch.int64)
     new = len(buf) - len(kept)
-    gram = torch.nn.functional.pad(server.gram[:, kept][:, :, kept], (0, new, 0, new))
+    gram = torch.nn.functional.pad(server.gram[:, kept][:, :, kept], (0, new, 0, new), value=torch.inf)
     return server.replace(
         D=server.D.drop([i for i in server.D if i not in buf]),
         buf=torch.tensor(list(buf)),
@@ -54,24 +58,27 @@ def mem_red(server: State, cohort: tuple[int, ...], m: int) -> State:
     )
 
 
-def remember(server: State, cohort: tuple[int, ...], d: Tensor, beta2: float) -> State:
-    """Lines 2-8 of Algorithm 3: take in the cohort's updates d [S, d], let the rest decay."""
+def remember(server: State, cohort: tuple[int, ...], d: Iterable[Tensor], beta2: float) -> State:
+    """Lines 2-8 of Algorithm 3: take in the cohort's updates d (each [d]), let the rest decay."""
     buf = server.buf.tolist()
     places = torch.tensor([buf.index(i) for i in cohort])
     decay = beta2 ** (server.age[places] + 1).double()
-    renewed = [
-        server.D[i] * float(factor) + update if i in server.D else update
-        for i, factor, update in zip(cohort, decay, d, strict=True)
-    ]
-    D = server.D.put(cohort, torch.stack(renewed))
+    D = server.D.put(
+        cohort,
+        (
+            torch.add(update, server.D[i], alpha=float(factor)) if i in server.D else update
+            for i, factor, update in zip(cohort, decay, d, strict=True)
+        ),
+    )
     gram = server.gram.clone()
-    gram[:, places] = inner(renewed, [D[i] for i in buf], server.bounds)
-    gram[:, :, places] = gram[:, places].mT
+    gram[:, places] = gram[:, :, places] = torch.inf
+    gram[:, places, places] = lengths_only([D[i] for i in cohort], server.bounds).diagonal(dim1=1, dim2=2)
     return server.replace(D=D, age=(server.age + 1).index_fill(0, places, 0), gram=gram)
 
 
-def rows(server: State, beta2: float) -> tuple[list[Tensor], Tensor]:
-    """The remembered directions that are not zero, and their inner products by block."""
-    alive = (server.age == 0) | (beta2 > 0)
-    directions = [server.D[i] for i in server.buf[alive].tolist()]
-    return directions, server.gram[:, alive][:, :, alive]
+def directions(server: State, beta2: float) -> tuple[list[Tensor], Tensor]:
+    """The remembered rows, and what is known of their inner products by block (a copy)."""
+    gram = server.gram.clone()
+    if beta2 == 0:  # what was not renewed in this round is zero
+        gram.diagonal(dim1=1, dim2=2).masked_fill_(server.age > 0, 0.0)
+    return [server.D[i] for i in server.buf.tolist()], gram

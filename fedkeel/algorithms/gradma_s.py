@@ -19,6 +19,7 @@ from fedkeel.algorithms.state import State
 
 class GradMAS(Algorithm):
     name = "gradma_s"
+    unknown = memory.UNKNOWN
     title = "GradMA-S"
     idea = "The server's momentum is projected so that it does not undo what absent clients contributed."
     paper = PAPER

@@ -54,5 +54,5 @@ class GradMAW(Algorithm):
         return Message(y=y), last_model(local.client, y)
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
-        d = average(server.w - uploads.y, uploads.clients.weights(self.params.weights))
+        d = average((server.w - y for y in uploads.y), uploads.clients.weights(self.params.weights))
         return server.replace(w=server.w - self.params.eta_g * d)

@@ -8,15 +8,16 @@ Its dual has one number z_j ≥ 0 a row; with the Gram matrix K = G Gᵀ and p =
 
 The length of a row does not matter and a row of zeros says nothing, so rows are normalised and zero rows left out.
 ``project`` takes any number of rows, one vector at a time (server); ``project_few`` takes up to three rows of K clients
-at once and tries all active sets (workers). Both solve one such problem per block of coordinates, and in float64
-whatever the vectors are. Where opposite rows leave no direction with a margin ρ > 0, the block is solved with ρ = 0,
-which always has a solution.
+at once and tries all active sets (workers). Both solve one such problem per block of coordinates, in float64 whatever
+the vectors are; only inner products over short pieces are summed in the vectors' own precision. Where opposite rows
+leave no direction with a margin ρ > 0, the block is solved with ρ = 0, which always has a solution.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, pairwise
 from typing import Literal
@@ -30,10 +31,14 @@ from fedkeel.learning.layout import Layout
 
 Blocks = Literal["flat", "tensor"]
 Matrix = list[list[float]]
-COLUMNS = 1 << 14
-"""Coordinates that are converted to float64 at a time, so that the copies stay in the cache."""
-STRETCH = 1 << 10
+PIECE = 1 << 17
 """Coordinates whose products are summed in the vectors' own precision, before float64 takes over."""
+COLUMNS = 1 << 14
+"""The same where many rows are multiplied at a time, so that the pieces of all of them stay in the cache."""
+STRETCH = 1 << 10
+"""The same for the few rows of a worker."""
+MENDS = 4
+"""How often a solution is improved by what it misses."""
 POSSIBLE = 1e-5
 """Violation of a condition, relative to ‖g‖, from which on there is no solution."""
 
@@ -53,14 +58,45 @@ def rounding(dtype: torch.dtype) -> float:
     return max(1e-13, 8 * torch.finfo(dtype).eps)
 
 
-def inner(left: Sequence[Tensor], right: Sequence[Tensor], bounds: Tensor) -> Tensor:
-    """Inner products of vectors [d] by block, in float64 [B, len(left), len(right)]."""
-    products = torch.zeros(len(bounds) - 1, len(left), len(right), dtype=torch.float64)
-    for block, columns in _columns(bounds):
-        a = torch.stack([vector[columns] for vector in left]).double()
-        b = torch.stack([vector[columns] for vector in right]).double()
-        products[block] += a @ b.T
-    return products
+def dots(rows: Sequence[Tensor], v: Tensor) -> Tensor:
+    """Inner products of rows [d] with a vector [d], in float64 [m].
+
+    Pieces are summed in the rows' own precision: their rounding is that of the numbers themselves and does not add up
+    over the pieces, while converting everything to float64 would take several times as long as reading it.
+    """
+    widths = _widths(len(v), PIECE)
+    pieces = v.split_with_sizes(widths)
+    sums = [torch.stack(list(map(torch.dot, row.split_with_sizes(widths), pieces))) for row in rows]
+    return torch.stack([parts.sum(dtype=torch.float64) for parts in sums])
+
+
+def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+    """Inner products of all pairs of rows [d], in float64 [len(left), len(right)]; pieces as in ``dots``."""
+    widths = _widths(len(left[0]), COLUMNS)
+    # All pieces use the same memory: new memory for each would cost as much as the products.
+    spaces = [rows[0].new_empty(len(rows) * widths[0]) for rows in (left, right)]
+    pieces = [[row.split_with_sizes(widths) for row in rows] for rows in (left, right)]
+    total = torch.zeros(len(left), len(right), dtype=torch.float64)
+    for number, width in enumerate(widths):
+        a, b = (
+            torch.stack([row[number] for row in rows], out=space[: len(rows) * width].view(len(rows), width))
+            for rows, space in zip(pieces, spaces, strict=True)
+        )
+        total += a @ b.T
+    return total
+
+
+def _widths(d: int, most: int) -> list[int]:
+    """d coordinates in pieces of at most so many."""
+    return [min(most, d - start) for start in range(0, d, most)]
+
+
+def lengths_only(rows: Sequence[Tensor], bounds: Tensor) -> Tensor:
+    """Gram matrices by block [B, m, m] of which nothing is known (inf) but the diagonal, the squares of lengths."""
+    gram = torch.full((len(bounds) - 1, len(rows), len(rows)), torch.inf, dtype=torch.float64)
+    for block, (start, stop) in enumerate(pairwise(bounds.tolist())):
+        gram[block].diagonal().copy_(torch.cat([dots([row[start:stop]], row[start:stop]) for row in rows]))
+    return gram
 
 
 @torch.no_grad()
@@ -73,62 +109,119 @@ def project(
 ) -> Tensor:
     """The projection of g [d] for rows G (each [d]); g itself where it violates nothing.
 
-    ``gram`` [B, m, m] are the rows' inner products by block, for callers who keep them.
+    ``gram`` [B, m, m] are the rows' inner products by block, for callers who keep them; the diagonal must be right
+    (0: leave the row out), inf elsewhere means not known yet. What had to be computed is filled in.
     """
     rows = list(G)
     if not rows:
         return g
     bounds = torch.tensor([0, len(g)]) if bounds is None else bounds
-    gram = inner(rows, rows, bounds) if gram is None else gram
-    pg = inner([*rows, g], [g], bounds).squeeze(2)
+    gram = lengths_only(rows, bounds) if gram is None else gram
     u = g.clone()
     for block, (start, stop) in enumerate(pairwise(bounds.tolist())):
         parts = [row[start:stop] for row in rows]
-        u[start:stop] = _project_block(g[start:stop], parts, gram[block], pg[block, :-1], float(pg[block, -1]), rho)
+        u[start:stop] = _project_block(g[start:stop], parts, gram[block], rho)
     return u
 
 
-def _project_block(g: Tensor, rows: list[Tensor], gram: Tensor, p: Tensor, gg: float, rho: float) -> Tensor:
-    if not bool(torch.isfinite(p).all() & torch.isfinite(gram).all()):
-        return g * float("nan")  # never the unprojected direction: a run that diverged must be seen to have
+def _project_block(g: Tensor, rows: list[Tensor], gram: Tensor, rho: float) -> Tensor:
     lengths = gram.diagonal().sqrt()
-    said = lengths.ne(0).nonzero().squeeze(1)
-    if gg == 0 or not len(said):
+    said = lengths.ne(0).nonzero().squeeze(1).tolist()
+    length = float(dots([g], g)) ** 0.5
+    if length == 0 or not said:
         return g
-    K = gram[said][:, said] / torch.outer(lengths[said], lengths[said])
-    p = p[said] / (lengths[said] * gg**0.5)
-    scaled = [(rows[j], gg**0.5 / float(lengths[j])) for j in said.tolist()]
-    u, missed = _solved(g, scaled, gg, K, p, rho)
-    return u if missed <= POSSIBLE or rho <= 0 else _solved(g, scaled, gg, K, p, 0.0)[0]
+    p = torch.full_like(lengths, torch.inf)  # a row of zeros is never violated
+    p[said] = dots([rows[j] for j in said], g) / (lengths[said] * length)
+    if bool(p.isnan().any()) or not math.isfinite(length):
+        return g * float("nan")  # never the unprojected direction: a run that diverged must be seen to have
+    directions = Directions(rows, lengths, gram)
+    u, missed = _solved(g, length, directions, p, rho)
+    return u if missed <= POSSIBLE or rho <= 0 else _solved(g, length, directions, p, 0.0)[0]
 
 
-def _solved(
-    g: Tensor, rows: list[tuple[Tensor, float]], gg: float, K: Tensor, p: Tensor, rho: float
-) -> tuple[Tensor, float]:
-    """u, and by how much it misses the conditions relative to ‖g‖; each row comes with ‖g‖/‖row‖."""
+@dataclass(frozen=True)
+class Directions:
+    """Rows G_j of one block and what is known of their inner products."""
+
+    rows: list[Tensor]
+    lengths: Tensor
+    """[m]."""
+    gram: Tensor
+    """[m, m], inf where not known."""
+
+    def cosines(self, chosen: Tensor) -> Tensor:
+        """K of some rows [k, k], given by their numbers; inner products that are not known yet are noted."""
+        unknown = self.gram[chosen][:, chosen].isinf()
+        missing = []
+        while bool(unknown.any()):  # a pair is known when either row has been multiplied with all
+            worst = int(unknown.sum(1).argmax())
+            unknown[worst] = unknown[:, worst] = False
+            missing.append(int(chosen[worst]))
+        if missing:
+            products = inner([self.rows[j] for j in missing], [self.rows[j] for j in chosen.tolist()])
+            for j, known in zip(missing, products, strict=True):
+                known = known.where(chosen != j, self.gram[j, j])
+                self.gram[j, chosen] = self.gram[chosen, j] = known
+        return self.gram[chosen][:, chosen] / torch.outer(self.lengths[chosen], self.lengths[chosen])
+
+
+def _solved(g: Tensor, length: float, G: Directions, p: Tensor, rho: float) -> tuple[Tensor, float]:
+    """u, and by how much it misses the conditions relative to ‖g‖ = ``length``; p are the cosines of rows and g.
+
+    Most conditions hold anyway. Only those that g violates are solved for; where others turn out to be violated by the
+    solution, these are added and all is solved again.
+    """
     exact = rounding(g.dtype)
-    if bool((p >= rho - exact).all()):
-        return g, 0.0
-    z = _dual(K, p - rho)
-    best, missed = g, float("inf")
-    for _ in range(5):
-        u = g.double()
-        for j in z.nonzero().squeeze(1).tolist():
-            u = u.add(rows[j][0].double(), alpha=float(z[j]) * rows[j][1])
-        # K holds only half the digits of nearly dependent rows: compare with the rows themselves, and mend.
-        against = inner([row for row, _ in rows], [u], torch.tensor([0, len(g)])).flatten()
-        slack = against * torch.tensor([scale / gg for _, scale in rows], dtype=K.dtype) - rho
-        active = (z > 0) | (slack < -exact)
-        worst = max(float(slack[active].abs().amax()), float((z * slack).abs().sum())) if bool(active.any()) else 0.0
-        if worst >= missed:
+    slack, working = p - rho, p < rho - exact
+    u, best, missed = g, g, float("inf") if bool(working.any()) else 0.0
+    z, K = torch.zeros_like(p), torch.empty(0)
+    mends_left: int | None = None  # not solved yet for these rows
+    while missed > exact:
+        chosen = working.nonzero().squeeze(1)
+        if mends_left is None:
+            K, mends_left = G.cosines(chosen), MENDS
+            z = torch.zeros_like(p).index_put((chosen,), _dual(K, p[chosen] - rho))
+        u, change = _moved(u, g, length, G, z)
+        # No slack changes by more than u does, which settles most of the rows. K holds only half the digits of nearly
+        # dependent rows: the others are compared with the rows themselves, and mended.
+        near = (working | (slack < change + exact)).nonzero().squeeze(1)
+        slack = slack - change
+        slack[near] = dots([G.rows[j] for j in near.tolist()], u) / (G.lengths[near] * length) - rho
+        violated = slack < -exact
+        acting = violated | (z > 0)
+        worst = max([0.0, *slack[acting].abs().tolist(), float((z * slack)[acting].abs().sum())])
+        better = worst < missed
+        if better:
+            best, missed = u, worst
+        if bool((violated & ~working).any()):
+            working, mends_left = working | violated, None
+        elif better and mends_left:
+            mends_left -= 1
+            some = acting[chosen]
+            lacking = -slack[acting].unsqueeze(1)
+            mend = torch.linalg.lstsq(K[some][:, some], lacking, rcond=_noise(K), driver="gelsd").solution
+            z = z.index_put((acting,), mend.squeeze(1), accumulate=True).clamp(min=0)
+        else:
             break
-        best, missed = u, worst
-        if worst <= exact:
-            break
-        system, right = K[active][:, active], -slack[active].unsqueeze(1)
-        change = torch.linalg.lstsq(system, right, rcond=_noise(K), driver="gelsd").solution.squeeze(1)
-        z = z.index_put((active,), change, accumulate=True).clamp(min=0)
-    return best.to(g.dtype), missed
+    return best, missed
+
+
+def _moved(before: Tensor, g: Tensor, length: float, G: Directions, z: Tensor) -> tuple[Tensor, float]:
+    """u = g + ‖g‖ Σ_j z_j G_j/‖G_j‖, and ‖u − before‖/‖g‖, piece by piece in the cache.
+
+    Large terms that cancel are summed in float64; others lose nothing in the vectors' own precision.
+    """
+    u, squares = torch.empty_like(g), 0.0
+    precision = g.dtype if float(z.sum()) <= 1 else torch.float64
+    factors = {j: length * float(z[j] / G.lengths[j]) for j in z.nonzero().squeeze(1).tolist()}
+    for start in range(0, len(g), COLUMNS):
+        piece = slice(start, start + COLUMNS)
+        total = g[piece].to(precision, copy=True)
+        for j, factor in factors.items():
+            total.add_(G.rows[j][piece].to(precision), alpha=factor)
+        u[piece] = total
+        squares += float(total.sub_(before[piece]).square_().sum())
+    return u, squares**0.5 / length
 
 
 def _dual(K: Tensor, p: Tensor) -> Tensor:
@@ -252,10 +345,3 @@ def _solution(A: Matrix, b: list[float]) -> list[float] | None:
 def _active_sets(r: int) -> list[list[int]]:
     """All sets of rows, the smallest first."""
     return [list(rows) for size in range(r + 1) for rows in combinations(range(r), size)]
-
-
-def _columns(bounds: Tensor) -> Iterator[tuple[int, slice]]:
-    """The coordinates in pieces that lie in one block each."""
-    for block, (start, stop) in enumerate(pairwise(bounds.tolist())):
-        for first in range(start, stop, COLUMNS):
-            yield block, slice(first, min(first + COLUMNS, stop))

@@ -105,4 +105,4 @@ class Scaffold(Algorithm):
         """c_i⁺ − c_i of option II [K, d]."""
         if self.params.c_lr == "initial":
             travel = travel * (round.lr0 / round.lr)
-        return (w - y) / travel - c
+        return (w - y).div_(travel).sub_(c)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 
-def average(rows: Tensor, weights: Tensor) -> Tensor:
-    """Σ_i weights_i·rows_i over the first axis, added in client order so that the bits depend on nothing else."""
-    total = torch.zeros_like(rows[0])
-    for row, weight in zip(rows, weights, strict=True):
-        total.add_(row * weight)
+def average(rows: Iterable[Tensor], weights: Tensor) -> Tensor:
+    """Σ_i weights_i·rows_i over rows together [S, ...] or one by one (new memory for all of them is not for free).
+
+    Added in client order, so that the bits depend on nothing else.
+    """
+    total = term = torch.empty(0)
+    for i, (row, weight) in enumerate(zip(rows, weights, strict=True)):
+        if i == 0:
+            total, term = torch.zeros_like(row), torch.empty_like(row)
+        total.add_(torch.mul(row, weight, out=term))
     return total
 
 

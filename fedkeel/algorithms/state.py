@@ -60,8 +60,8 @@ class Rows(Mapping[int, Tensor]):
     def __len__(self) -> int:
         return self._count
 
-    def put(self, clients: Iterable[int], rows: Tensor) -> Rows:
-        """The table with rows [K, ...] stored for K clients."""
+    def put(self, clients: Iterable[int], rows: Iterable[Tensor]) -> Rows:
+        """The table with copies of K rows (together [K, ...], or one by one) stored for K clients."""
         after = self._copy()
         after._store({client: keep_row(row) for client, row in zip(clients, rows, strict=True)})
         _memory.settle()

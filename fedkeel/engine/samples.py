@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import torch
@@ -133,13 +132,13 @@ class ClientBatches(Batches):
         if self.augmentation is not None:
             yield from self
             return
-        targets = self.y[torch.from_numpy(self.rows)].unsqueeze(0).split(self.widths, dim=1)
+        targets = self.y[torch.from_numpy(self.rows)].unsqueeze(0).split_with_sizes(self.widths, dim=1)
         blocks = blocks_of(self.widths, self.x)
         memory = space_for(self.x, max((self.starts[b.stop] - self.starts[b.start] for b in blocks), default=0))
         for block in blocks:
             rows = self.rows[self.starts[block.start] : self.starts[block.stop]]
             x = fetch(self.x, rows, memory[: len(rows)]).unsqueeze(0)
-            parts = (x.flatten(2) if flat else x).split(self.widths[block.start : block.stop], dim=1)
+            parts = (x.flatten(2) if flat else x).split_with_sizes(self.widths[block.start : block.stop], dim=1)
             for k, part in zip(block, parts, strict=True):
                 yield Batch(part, targets[k])
 
@@ -161,13 +160,10 @@ def fetch(x: Tensor, rows: Indices, out: Tensor) -> Tensor:
 
     NumPy copies a sample in one go; torch's ``index_select`` takes half as long again, and loses ``channels_last``.
     """
-    _in_memory_order(x).take(rows, axis=0, out=_in_memory_order(out), mode="clip")
+    # As arrays along whose last axis memory runs.
+    source, target = (t.permute(0, 2, 3, 1).numpy() if _is_channels_last(x) else t.numpy() for t in (x, out))
+    source.take(rows, axis=0, out=target, mode="clip")
     return out
-
-
-def _in_memory_order(x: Tensor) -> np.ndarray[Any, np.dtype[Any]]:
-    """The samples as an array along whose last axis memory runs."""
-    return (x.permute(0, 2, 3, 1) if _is_channels_last(x) else x).numpy()
 
 
 def space_for(x: Tensor, samples: int) -> Tensor:

@@ -56,13 +56,13 @@ class GatheredBatches(Batches):
     def stream(self, flat: bool = False) -> Iterator[Batch]:
         blocks = blocks_of(self._widths, self._clients[0].x, len(self._clients))
         memory = self._space(max((self._starts[b.stop] - self._starts[b.start] for b in blocks), default=0))
-        targets = self._targets(self._rows).split(self._widths, dim=1)
+        targets = self._targets(self._rows).split_with_sizes(self._widths, dim=1)
         views: dict[tuple[int, ...], tuple[Sequence[Tensor], Sequence[Tensor]]] = {}
         for block in blocks:
             widths = tuple(self._widths[block.start : block.stop])
             if widths not in views:  # making views takes longer than one would think
                 x = memory[:, : sum(widths)]
-                views[widths] = x.unbind(), (x.flatten(2) if flat else x).split(widths, dim=1)
+                views[widths] = x.unbind(), (x.flatten(2) if flat else x).split_with_sizes(widths, dim=1)
             by_client, by_step = views[widths]
             rows = self._rows[:, self._starts[block.start] : self._starts[block.stop]]
             for client, own, out in zip(self._clients, rows, by_client, strict=True):
@@ -72,8 +72,8 @@ class GatheredBatches(Batches):
 
     def _space(self, samples: int) -> Tensor:
         """Memory for some samples of each client [K, samples, ...]."""
-        clients = len(self._clients)
-        return space_for(self._clients[0].x, clients * samples).unflatten(0, (clients, samples))
+        clients, like = len(self._clients), self._clients[0].x
+        return space_for(like, clients * samples).view(clients, samples, *like.shape[1:])
 
     def _targets(self, rows: Indices) -> Tensor:
         """Of some samples of each client [K, rows]."""

@@ -102,7 +102,7 @@ class DenseNet:
         lr: float,
         pull: AffinePull | None = None,
     ) -> Tensor:
-        """Take a step y ← pull(y) − lr·∇loss(y) in place; give the log-probabilities of the targets before it [K, 1, B].
+        """Take a step y ← pull(y) − lr·∇loss(y) in place; give log p of the targets before it [K, 1, B].
 
         ``parameters`` are ``of(y)``. The products add straight into them: the gradient itself, as large as the model,
         is never written. ``mean_loss`` of the result is the loss, if anybody wants it at every step.

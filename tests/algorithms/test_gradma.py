@@ -12,7 +12,7 @@ from torch import nn
 
 from fedkeel.algorithms import gradma_memory as memory
 from fedkeel.algorithms.contract import Problem
-from fedkeel.algorithms.projection import inner
+from fedkeel.algorithms.projection import project
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.algorithms.state import State
 from fedkeel.check import rounds as after
@@ -221,16 +221,27 @@ def test_inner_products_are_kept_up_to_date(blocks: str) -> None:
     rng = np.random.default_rng(0)
     server = empty(blocks)
     slow: dict[int, torch.Tensor] = {}
+    asked = 0
     for _ in range(60):
         cohort = tuple(rng.choice(9, size=3, replace=False).tolist())
         updates = torch.from_numpy(rng.normal(size=(3, 2)))
         server = memory.remember(memory.mem_red(server, cohort, 5), cohort, updates, 0.4)
         slow = {i: 0.4 * D for i, D in slow.items() if i in server.buf.tolist()}
         slow |= {i: slow.get(i, 0) + update for i, update in zip(cohort, updates, strict=True)}
-        directions, gram = memory.rows(server, 0.4)
-        assert torch.allclose(gram, inner(directions, directions, server.bounds), rtol=1e-14, atol=0)
+        directions, gram = memory.directions(server, 0.4)
+        project(torch.from_numpy(rng.normal(size=2)), directions, 0.0, server.bounds, gram)
+        for known, start, stop in zip(gram, server.bounds, server.bounds[1:], strict=False):
+            parts = torch.stack(directions)[:, start:stop]
+            true = parts @ parts.T
+            assert torch.allclose(
+                known.where(known.isfinite(), 0), true.where(known.isfinite(), 0), rtol=1e-14, atol=1e-15
+            )
+            assert bool(known.isfinite().diagonal().all())
+            asked += int(known.isfinite().sum()) - len(known)
+        server = server.replace(gram=gram)
         for i, row, age in zip(server.buf.tolist(), directions, server.age.tolist(), strict=True):
             assert torch.allclose(0.4**age * row, slow[i], rtol=1e-12, atol=0)
+    assert asked > 0
 
 
 def test_a_long_absence_loses_no_direction() -> None:
@@ -239,8 +250,9 @@ def test_a_long_absence_loses_no_direction() -> None:
     server = memory.remember(memory.mem_red(empty(), (0,), 2), (0,), one, 0.1)
     for _ in range(400):
         server = memory.remember(memory.mem_red(server, (1,), 2), (1,), one.flip(1), 0.1)
-    assert [row.tolist() for row in memory.rows(server, 0.1)[0]] == [[1, 0], pytest.approx([0, 1 / 0.9])]
-    assert len(memory.rows(server, 0.0)[0]) == 1
+    assert [row.tolist() for row in memory.directions(server, 0.1)[0]] == [[1, 0], pytest.approx([0, 1 / 0.9])]
+    gram = memory.directions(server, 0.0)[1]
+    assert gram.diagonal(dim1=1, dim2=2).ne(0).tolist() == [[False, True]]
 
 
 def test_modes() -> None:

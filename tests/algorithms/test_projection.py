@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 from torch import Tensor
 
-from fedkeel.algorithms.projection import bounds_of, inner, project, project_few
+from fedkeel.algorithms.projection import bounds_of, dots, inner, project, project_few, rounding
 from fedkeel.learning.task import Task
 from tests.algorithms.quadratic import Point
 
@@ -189,9 +189,12 @@ def test_one_problem_for_every_tensor() -> None:
         assert project_few(torch.stack([g, row])[None], bounds=bounds)[0].tolist() == pytest.approx(u)
 
 
-def test_inner_products_add_up_over_columns() -> None:
-    """d = 40 000 is more than one piece; in float64 also for single precision."""
-    a, b = torch.randn(2, 40_000, generator=torch.Generator().manual_seed(0))
-    bounds = torch.tensor([0, 17_000, 40_000])
-    first, second = (a.double() * b.double()).split([17_000, 23_000])
-    assert inner([a], [b], bounds).flatten().tolist() == pytest.approx([float(first.sum()), float(second.sum())])
+def test_inner_products_add_up_over_pieces() -> None:
+    """d = 150 000 is more than one piece; good to half of ``rounding``, here where all products add up."""
+    a, b, c = torch.randn(3, 150_000, generator=torch.Generator().manual_seed(0)).abs()
+    for dtype, good in ((torch.float32, rounding(torch.float32) / 2), (torch.float64, 1e-13)):
+        rows = [v.to(dtype) for v in (a, b, c)]
+        true = torch.stack(rows).double() @ torch.stack(rows).double().T
+        scale = float(true.diagonal().max())
+        assert float((inner(rows, rows[:2]) - true[:, :2]).abs().max()) <= good * scale
+        assert float((dots(rows, rows[1]) - true[1]).abs().max()) <= good * scale

@@ -126,6 +126,8 @@ def test_images_in_channels_last_order_keep_shape_values_and_order(channels: int
     assert torch.equal(last, x)
     assert torch.equal(some, x[[3, 0, 3]])
     assert some.stride() == (20 * channels, 1, 5 * channels, channels)
+    of_two_clients = space_for(last, 6).view(2, 3, channels, 4, 5)
+    assert torch.equal(fetch(last, np.array([3, 0, 3]), of_two_clients[1]), some)
 
 
 @pytest.mark.parametrize("name", ["lenet5", "cnn_fedveca_mnist"])
