@@ -27,6 +27,7 @@ from torch import Tensor
 
 from fedkeel.algorithms.state import Message as Message
 from fedkeel.algorithms.state import PerClient, State
+from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.loop import AfterStep, Gradient, Sgd, Trained, train
@@ -246,7 +247,7 @@ class Local:
         sgd: Sgd | None = None,
         gradient: Gradient | None = None,
         after_step: AfterStep | None = None,
-        forgets_y: bool = False,
+        averaging: Averaging | None = None,
     ) -> Tensor:
         """Run the shared loop from ``start`` (default: the global model) and give the trained parameters [K, d]."""
         trained = train(
@@ -258,7 +259,7 @@ class Local:
             correction,
             gradient,
             after_step,
-            forgets_y,
+            averaging,
         )
         self.results.append(trained)
         return trained.y

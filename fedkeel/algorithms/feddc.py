@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -132,14 +133,16 @@ class FedDC(Algorithm):
             w = average(y + uploads.h, clients.p)
         else:
             w = theta + h if self.params.use_h else theta
+        omega = (
+            relative_size(clients, self.params.omega_min) if self.params.c_scaled else torch.ones_like(clients.omega)
+        )
         if self._uploads_c:
             delta_c = uploads.delta_c
         else:
             travel = self._travel(uploads.travel, uploads.steps, server.common_steps, round)
-            delta_c = (server.w - y).div_(travel).sub_(self._for_client(server.c, clients))
-        if self.params.c_scaled:
-            delta_c = relative_size(clients, self.params.omega_min) * delta_c
-        c = server.c + average(delta_c, clients.uniform) * (clients.S / clients.N)
+            each = zip(y, travel, omega, strict=True)
+            delta_c = ((server.w - y_i).div_(travel_i).sub_(server.c / omega_i) for y_i, travel_i, omega_i in each)
+        c = server.c + average(delta_c, clients.uniform * omega.squeeze(1)) * (clients.S / clients.N)
         return server.replace(w=w, c=c, h=h, **last_models.renewed(server, uploads, theta))
 
     def candidates(self, server: State) -> dict[str, Tensor]:

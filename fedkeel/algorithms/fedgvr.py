@@ -129,13 +129,13 @@ class FedGVR(Algorithm):
         clients = uploads.clients
         if self._derivable(self.epsilon(server)):
             sign = 1 if self.params.c_sign == "alg" else -1
-            delta_c = (server.w - uploads.y).mul_(sign).div_(uploads.travel).sub_(server.c)
+            each = zip(uploads.y, uploads.travel, strict=True)
+            delta_c = ((server.w - y).mul_(sign).div_(travel).sub_(server.c) for y, travel in each)
         else:
             delta_c = uploads.delta_c
         rule = self.params.weights_c if self.params.weights_c != "same" else self.params.weights
-        if rule in ("n", "omega"):
-            delta_c = clients.omega * delta_c
-        return average(delta_c, clients.uniform) * (clients.S / clients.N)
+        shares = clients.uniform * clients.omega.squeeze(1) if rule in ("n", "omega") else clients.uniform
+        return average(delta_c, shares) * (clients.S / clients.N)
 
     def _derivable(self, eps: float) -> bool:
         """Whether δ_k = ±(w − y)/(K_k η) − c, without c_k: SCAFFOLD's recursion, which for ε = 1 is the exact one."""

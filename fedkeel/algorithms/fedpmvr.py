@@ -27,7 +27,7 @@ from torch import Tensor
 from fedkeel.algorithms.contract import Claim, Law, Local, Message, Paper, Problem
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.state import State
-from fedkeel.learning.task import Batch
+from fedkeel.learning.averaging import Averaging
 
 
 class FedPMVR(FedAvg):
@@ -108,20 +108,10 @@ class FedPMVR(FedAvg):
 
     def _train_with_steps(self, local: Local) -> tuple[Message, State]:
         """``step``: an average of past gradients takes the gradient's place on P, at every local step."""
-        P, alpha = local.problem.layout.slices(self.params.mask), self.params.alpha
-        sizes = [part.stop - part.start for part in P]
-        m = local.client.m.clone() if self.params.keep else local.w.new_zeros(len(local.w), sum(sizes))
-        q = torch.empty_like(local.w)
-
-        def gradient(y: Tensor, b: Tensor, batch: Batch, k: int) -> tuple[Tensor, Tensor, Tensor]:
-            _, loss, b_after = local.task.gradient(y, b, batch, out=q)
-            for part, m_part in zip(P, m.split(sizes, dim=1), strict=True):
-                renewed = torch.lerp(q[:, part], m_part, alpha)
-                m_part.copy_(renewed if batch.active is None else torch.where(batch.active[:, None], renewed, m_part))
-                q[:, part] = m_part
-            return q, loss, b_after
-
-        y = local.train(gradient=gradient, forgets_y=True)
+        P = local.problem.layout.slices(self.params.mask)
+        size = sum(part.stop - part.start for part in P)
+        m = local.client.m.clone() if self.params.keep else local.w.new_zeros(len(local.w), size)
+        y = local.train(averaging=Averaging(P, self.params.alpha, m))
         return Message(y=y), local.client.replace(m=m) if self.params.keep else local.client
 
     def _mask(self, problem: Problem) -> Tensor:

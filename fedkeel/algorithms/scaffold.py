@@ -91,10 +91,10 @@ class Scaffold(Algorithm):
         if self._uploads_c:
             delta_c = uploads.delta_c
         else:
-            delta_c = self._c_change(server.w, server.c, uploads.y, uploads.travel, round)
-        if self.params.c_scaled:
-            delta_c = clients.omega * delta_c
-        c = server.c + average(delta_c, clients.uniform) * (clients.S / clients.N)
+            each = zip(uploads.y, uploads.travel, strict=True)
+            delta_c = (self._c_change(server.w, server.c, y, travel, round) for y, travel in each)
+        shares = clients.uniform * clients.omega.squeeze(1) if self.params.c_scaled else clients.uniform
+        c = server.c + average(delta_c, shares) * (clients.S / clients.N)
         return server.replace(w=towards(server.w, mean, self.params.eta_g), c=c)
 
     @property
@@ -102,7 +102,7 @@ class Scaffold(Algorithm):
         return bool(self.params.option == 1 or self.params.traffic == "paper")
 
     def _c_change(self, w: Tensor, c: Tensor, y: Tensor, travel: Tensor, round: Round) -> Tensor:
-        """c_i⁺ − c_i of option II [K, d]."""
+        """c_i⁺ − c_i of option II [K, d] (or of one client [d])."""
         if self.params.c_lr == "initial":
             travel = travel * (round.lr0 / round.lr)
         return (w - y).div_(travel).sub_(c)

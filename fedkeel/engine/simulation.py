@@ -128,7 +128,7 @@ class Simulation:
             {name: state.clients[name].put(ids, rows) for name, rows in outcome.states.items()},
             self._keep_buffers(state.client_buffers, outcome.buffers, ids),
         )
-        moved = outcome.message.y - state.server.w if "y" in outcome.message else None
+        models = outcome.message.y if "y" in outcome.message else ()
         record = RoundRecord(
             t=state.t + 1,
             lr=job.round.lr,
@@ -136,7 +136,7 @@ class Simulation:
             steps=tuple(job.steps.tolist()),
             samples=samples,
             losses=tuple(outcome.loss.tolist()),
-            drifts=() if moved is None else tuple(torch.linalg.vector_norm(moved, dim=1).tolist()),
+            drifts=tuple(float(torch.linalg.vector_norm(y - state.server.w)) for y in models),
             bytes_down=self._broadcast_bytes(called),
             bytes_up=plan.sent * upload_bytes + self._buffer_bytes(plan.sent),
             seconds=time.perf_counter() - began,

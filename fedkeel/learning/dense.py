@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.losses import Loss, cross_entropy
 
@@ -34,10 +35,31 @@ class Layer:
 
     def of(self, vectors: Tensor) -> Views:
         """Weights and biases inside flat vectors [K, d]."""
-        weights = vectors[:, self.weight].view(-1, self.outputs, self.inputs)
+        return self._views(vectors[:, self.weight], None if self.bias is None else vectors[:, self.bias])
+
+    def averages(self, averaging: Averaging) -> Views | None:
+        """The averaged gradients of this layer; None where its steps follow the gradients themselves."""
+        weights = averaging.on(self.weight)
+        return None if weights is None else self._views(weights, None if self.bias is None else averaging.on(self.bias))
+
+    def is_split(self, averaging: Averaging) -> bool:
+        """Whether only some of the layer's gradients are averaged."""
+        parts = [self.weight] if self.bias is None else [self.weight, self.bias]
+        return any(map(averaging.splits, parts)) or len({averaging.on(part) is None for part in parts}) > 1
+
+    @property
+    def stretches(self) -> list[slice]:
+        """Where the layer's parameters lie: weight and bias in one if they are neighbours."""
         if self.bias is None:
+            return [self.weight]
+        if self.weight.stop == self.bias.start:
+            return [slice(self.weight.start, self.bias.stop)]
+        return [self.weight, self.bias]
+
+    def _views(self, weights: Tensor, biases: Tensor | None) -> Views:
+        weights = weights.view(-1, self.outputs, self.inputs)
+        if biases is None:
             return Views(weights, weights.transpose(1, 2), None, None, None)
-        biases = vectors[:, self.bias]
         return Views(weights, weights.transpose(1, 2), biases, biases.unsqueeze(1), biases.unsqueeze(2))
 
 
@@ -79,7 +101,7 @@ class DenseNet:
         ``weight`` [K, B] are the samples' shares where batches are padded; None: all equal. ``out`` [K, d] takes the
         gradient, so that a loop need not touch new memory at every step.
         """
-        inputs, errors, share, log_p = self._backpropagated(self.of(y), x, targets, weight)
+        inputs, errors, share, log_p = self.backpropagated(self.of(y), x, targets, weight)
         gradient = torch.empty_like(y) if out is None else out
         for layer, given, error in zip(self.of(gradient), inputs, errors, strict=True):
             error.mul_(share)
@@ -88,33 +110,13 @@ class DenseNet:
                 torch.sum(error, dim=2, out=layer.biases)
         return gradient, mean_loss(log_p, weight)
 
+    def can_average(self, averaging: Averaging) -> bool:
+        """Whether every layer is averaged as a whole or not at all."""
+        return not any(layer.is_split(averaging) for layer in self.layers)
+
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
         """The outputs [B, classes] of one model w [d] on inputs [B, ...]."""
         return self._forward(self.of(w.unsqueeze(0)), x.reshape(1, len(x), -1))[1][0].T.contiguous()
-
-    def descend(
-        self,
-        y: Tensor,
-        parameters: Parameters,
-        x: Tensor,
-        targets: Tensor,
-        weight: Tensor | None,
-        lr: float,
-        pull: AffinePull | None = None,
-    ) -> Tensor:
-        """Take a step y ← pull(y) − lr·∇loss(y) in place; give log p of the targets before it [K, 1, B].
-
-        ``parameters`` are ``of(y)``. The products add straight into them: the gradient itself, as large as the model,
-        is never written. ``mean_loss`` of the result is the loss, if anybody wants it at every step.
-        """
-        inputs, errors, share, log_p = self._backpropagated(parameters, x, targets, weight)
-        if pull is not None:
-            pull.apply(y)
-        for layer, given, error in zip(parameters, inputs, errors, strict=True):
-            layer.weights.baddbmm_(error, given, alpha=-lr * share)
-            if layer.biases is not None:
-                layer.biases.sub_(error.sum(dim=2), alpha=lr * share)
-        return log_p
 
     def _forward(self, parameters: Parameters, x: Tensor) -> tuple[list[Tensor], Tensor]:
         """What each layer is given [K, B, in], and the logits [K, classes, B].
@@ -137,7 +139,7 @@ class DenseNet:
             return inputs, torch.bmm(last.weights, given)
         return inputs, torch.baddbmm(last.bias_column, last.weights, given)
 
-    def _backpropagated(
+    def backpropagated(
         self, parameters: Parameters, x: Tensor, targets: Tensor, weight: Tensor | None
     ) -> tuple[list[Tensor], list[Tensor], float, Tensor]:
         """What each layer was given [K, B, in], the derivative by its output [K, out, B], a factor, log p [K, 1, B].
@@ -180,6 +182,10 @@ class AffinePull:
     factor: Tensor | float
     offset: Tensor | None
 
+    def on(self, stretch: slice) -> AffinePull:
+        """The same for some coordinates only."""
+        return AffinePull(self.factor, None if self.offset is None else self.offset[:, stretch])
+
     def apply(self, y: Tensor) -> None:
         """Move y [K, d] in place, in one pass over memory."""
         if self.offset is None:
@@ -188,6 +194,45 @@ class AffinePull:
             torch.addcmul(self.offset, y, self.factor, out=y)
         else:
             torch.add(self.offset, y, alpha=self.factor, out=y)
+
+
+class Descent:
+    """Steps y ← pull(y) − lr·∇loss(y) of K clients, in place and layer by layer.
+
+    The products add straight into the parameters: the gradient itself, as large as the model, is never written. What
+    is pulled is still in the cache when the product is added.
+    """
+
+    def __init__(
+        self, net: DenseNet, y: Tensor, lr: float, pull: AffinePull | None = None, averaging: Averaging | None = None
+    ) -> None:
+        self._net, self._lr = net, lr
+        self._parameters = net.of(y)
+        self._pulls = [[] if pull is None else [(y[:, s], pull.on(s)) for s in layer.stretches] for layer in net.layers]
+        self._averages = [None if averaging is None else layer.averages(averaging) for layer in net.layers]
+        self._alpha = 0.0 if averaging is None else averaging.alpha
+
+    def step(self, x: Tensor, targets: Tensor, weight: Tensor | None) -> Tensor:
+        """Take a step on inputs [K, B, ...] and targets [K, B]; give log p of the targets before it [K, 1, B].
+
+        ``mean_loss`` of that is the loss, for whoever wants it at every step.
+        """
+        inputs, errors, share, log_p = self._net.backpropagated(self._parameters, x, targets, weight)
+        layers = zip(self._parameters, inputs, errors, self._pulls, self._averages, strict=True)
+        for layer, given, error, pulls, m in layers:
+            for part, pull in pulls:
+                pull.apply(part)
+            if m is None:
+                layer.weights.baddbmm_(error, given, alpha=-self._lr * share)
+                if layer.biases is not None:
+                    layer.biases.sub_(error.sum(dim=2), alpha=self._lr * share)
+                continue
+            fresh = (1 - self._alpha) * share
+            layer.weights.sub_(m.weights.baddbmm_(error, given, beta=self._alpha, alpha=fresh), alpha=self._lr)
+            if layer.biases is not None and m.biases is not None:
+                m.biases.mul_(self._alpha).add_(error.sum(dim=2), alpha=fresh)
+                layer.biases.sub_(m.biases, alpha=self._lr)
+        return log_p
 
 
 def _through(layer: Layer, out: Tensor, error: Tensor) -> Tensor:

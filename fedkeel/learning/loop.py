@@ -4,6 +4,7 @@ Every algorithm trains its clients here. The order of operations is part of the 
 fixed once:
 
     q ← ∇loss(y; ξ)                    the gradient, or what an algorithm puts in its place
+    q ← m ← α·m + (1 − α)·q            on some coordinates, if an algorithm averages gradients there
     q ← q + a·(y − r) + s              the algorithm's correction
     q ← q·min(1, max_norm/‖q‖)         clipping, if on
     q ← q + wd·y                       weight decay, after clipping
@@ -23,8 +24,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.correction import Correction
-from fedkeel.learning.dense import AffinePull, DenseNet, mean_loss
+from fedkeel.learning.dense import AffinePull, DenseNet, Descent, mean_loss
 from fedkeel.learning.task import Batch, Task, stream
 
 
@@ -79,19 +81,17 @@ def train(
     correction: Correction | None = None,
     gradient: Gradient | None = None,
     after_step: AfterStep | None = None,
-    forgets_y: bool = False,
+    averaging: Averaging | None = None,
 ) -> Trained:
-    """Train K clients from parameters y [K, d] and buffers b [K, m] over their batches.
-
-    ``forgets_y`` is a promise that ``gradient`` does not look at the y of earlier steps, which may then be overwritten.
-    """
+    """Train K clients from parameters y [K, d] and buffers b [K, m] over their batches."""
     start = y
-    if task.dense is not None and gradient is None and after_step is None and _is_affine(sgd, correction):
-        trained = _train_dense(task.dense, y.clone(), b, batches, sgd, correction or Correction())
+    own = gradient is not None or after_step is not None
+    if task.dense is not None and not own and _folds(task.dense, sgd, correction, averaging):
+        trained = _train_dense(task.dense, y.clone(), b, batches, sgd, correction or Correction(), averaging)
         return _limited(trained, start, sgd.max_move)
     y = y.clone()
     workspace = torch.empty_like(y)
-    changes_q = correction is not None or sgd.clip is not None or bool(sgd.weight_decay)
+    changes_q = averaging is not None or correction is not None or sgd.clip is not None or bool(sgd.weight_decay)
     velocity = torch.zeros_like(y) if sgd.has_momentum else None
     loss_sum = torch.zeros(len(y), dtype=y.dtype)
     steps_taken = torch.zeros(len(y), dtype=y.dtype)
@@ -103,6 +103,8 @@ def train(
             q, loss, b_after = gradient(y, b, batch, k)
             if changes_q:  # which may still be the algorithm's own
                 q = workspace.copy_(q)
+        if averaging is not None:
+            averaging.apply(q, batch.active)
         if correction is not None:
             correction.add_to(q, y, k)
         if sgd.clip is not None:
@@ -124,7 +126,7 @@ def train(
             q = torch.where(batch.active.unsqueeze(1), q, 0)
             b_after = torch.where(batch.active.unsqueeze(1), b_after, b)
             loss = torch.where(batch.active, loss, 0)
-        if after_step is None and (gradient is None or forgets_y):
+        if not own:
             y.sub_(q, alpha=sgd.lr)
         else:  # an algorithm's own functions may hold on to the y that they were given
             moved = y.sub(q, alpha=sgd.lr)
@@ -138,25 +140,36 @@ def train(
     return _limited(Trained(y, b, loss_sum / steps_taken.clamp(min=1), recorded), start, sgd.max_move)
 
 
-def _is_affine(sgd: Sgd, correction: Correction | None) -> bool:
-    """Whether a step is y ← factor·y + offset − η·∇: nothing in it depends on the size of the gradient or its past."""
-    return sgd.clip is None and not sgd.has_momentum and (correction is None or correction.when is None)
+def _folds(net: DenseNet, sgd: Sgd, correction: Correction | None, averaging: Averaging | None) -> bool:
+    """Whether a step is y ← factor·y + offset − η·q with q = ∇ or m: nothing depends on the size of the gradient."""
+    affine = sgd.clip is None and not sgd.has_momentum and (correction is None or correction.when is None)
+    return affine and (averaging is None or net.can_average(averaging))
 
 
 def _train_dense(
-    net: DenseNet, y: Tensor, b: Tensor, batches: Iterable[Batch], sgd: Sgd, correction: Correction
+    net: DenseNet,
+    y: Tensor,
+    b: Tensor,
+    batches: Iterable[Batch],
+    sgd: Sgd,
+    correction: Correction,
+    averaging: Averaging | None,
 ) -> Trained:
     """The same loop where correction, decay and step fold into the products: two passes over y instead of five."""
-    pull, parameters = _folded(sgd, correction, y), net.of(y)
+    pull = _folded(sgd, correction, y)
+    descent = Descent(net, y, sgd.lr, pull, averaging)
+    drifts = [y] if pull is not None or averaging is not None else []  # what changes without a gradient
+    drifts += [] if averaging is None else [averaging.m]
     log_p: list[Tensor] = []
     taken: list[Batch] = []
     for batch in stream(batches, flat=True):
-        standing = None if batch.active is None or pull is None else y.clone()
-        log_p.append(net.descend(y, parameters, batch.x, batch.y, batch.weight, sgd.lr, pull))
+        standing = [] if batch.active is None else [vectors.clone() for vectors in drifts]
+        log_p.append(descent.step(batch.x, batch.y, batch.weight))
         taken.append(batch)
-        if standing is not None and batch.active is not None:
-            # Whoever is done has a batch of weight zero, hence no gradient; only the pull must be taken back.
-            torch.where(batch.active.unsqueeze(1), y, standing, out=y)
+        if batch.active is not None:
+            # Whoever is done has a batch of weight zero, hence no gradient; the rest of a step must be taken back.
+            for vectors, before in zip(drifts, standing, strict=True):
+                torch.where(batch.active.unsqueeze(1), vectors, before, out=vectors)
     return Trained(y, b, _mean_over_steps(log_p, taken, y), y.new_empty(len(y), 0))
 
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from fedkeel.learning import models
+from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.loop import Sgd, train
 from fedkeel.learning.losses import squared_hinge
@@ -111,3 +112,42 @@ def test_the_folded_step_is_the_step_of_the_loop(name: str, unequal: bool) -> No
     assert torch.allclose(folded.loss, plain.loss, atol=1e-13)
     if unequal:
         assert torch.equal(folded.y[2], y[2])
+
+
+PARTS = {
+    "last layer": ([slice(24, 39)], True),
+    "all": ([slice(0, 39)], True),
+    "two stretches": ([slice(0, 24), slice(24, 39)], True),
+    "weights only": ([slice(24, 36)], False),
+    "half a layer": ([slice(0, 10)], False),
+    "some biases": ([slice(22, 24)], False),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("unequal", [False, True])
+def test_averaged_steps_fold_where_whole_layers_are_averaged(name: str, unequal: bool) -> None:
+    """4 · 5 + 4 and 3 · 4 + 3 parameters. Four steps against the loop; m moves for those only who take a step."""
+    parts, folds = PARTS[name]
+    torch.manual_seed(0)
+    task = Task(NETS["tanh, staged"](), dtype=torch.float64)
+    K, B = 3, 6
+    weight = torch.zeros(K, B, dtype=torch.float64)
+    weight[0], weight[1, :3] = 1 / 6, 1 / 3
+    mask = (weight, torch.tensor([True, True, False])) if unequal else (None, None)
+    steps = [Batch(torch.randn(K, B, 5, dtype=torch.float64), torch.randint(0, 3, (K, B)), *mask) for _ in range(4)]
+    y, b = task.w0.expand(K, -1), task.b0.expand(K, -1)
+    start = torch.randn(K, sum(part.stop - part.start for part in parts), dtype=torch.float64)
+    correction = Correction(slope=0.3, constant=torch.randn(task.d, dtype=torch.float64))
+    one, two = Averaging(parts, 0.4, start.clone()), Averaging(parts, 0.4, start.clone())
+    assert task.dense is not None
+    assert task.dense.can_average(one) == folds
+    folded = train(task, y, b, steps, Sgd(0.1, weight_decay=0.01), correction, averaging=one)
+    task.dense = None
+    plain = train(task, y, b, steps, Sgd(0.1, weight_decay=0.01), correction, averaging=two)
+    assert torch.allclose(folded.y, plain.y, atol=1e-13)
+    assert torch.allclose(one.m, two.m, atol=1e-13)
+    assert not torch.allclose(one.m[0], start[0])
+    if unequal:
+        assert torch.equal(folded.y[2], y[2])
+        assert torch.equal(one.m[2], start[2])
