@@ -137,12 +137,11 @@ class FedDC(Algorithm):
             relative_size(clients, self.params.omega_min) if self.params.c_scaled else torch.ones_like(clients.omega)
         )
         if self._uploads_c:
-            delta_c = uploads.delta_c
-        else:
+            change = average(uploads.delta_c, clients.uniform * omega.squeeze(1))
+        else:  # Σ_S ω_i Δc_i/S with Δc_i = (w − y_i)/(K_i η) − c/ω_i, without forming each
             travel = self._travel(uploads.travel, uploads.steps, server.common_steps, round)
-            each = zip(y, travel, omega, strict=True)
-            delta_c = ((server.w - y_i).div_(travel_i).sub_(server.c / omega_i) for y_i, travel_i, omega_i in each)
-        c = server.c + average(delta_c, clients.uniform * omega.squeeze(1)) * (clients.S / clients.N)
+            change = average((server.w - y_i for y_i in y), clients.uniform * (omega / travel).squeeze(1)) - server.c
+        c = server.c + change * (clients.S / clients.N)
         return server.replace(w=w, c=c, h=h, **last_models.renewed(server, uploads, theta))
 
     def candidates(self, server: State) -> dict[str, Tensor]:

@@ -127,15 +127,14 @@ class FedGVR(Algorithm):
     def control_step(self, server: State, uploads: Uploads) -> Tensor:
         """1/N Σ_S ω_k δ_k, or without the ω_k [d]."""
         clients = uploads.clients
-        if self._derivable(self.epsilon(server)):
-            sign = 1 if self.params.c_sign == "alg" else -1
-            each = zip(uploads.y, uploads.travel, strict=True)
-            delta_c = ((server.w - y).mul_(sign).div_(travel).sub_(server.c) for y, travel in each)
-        else:
-            delta_c = uploads.delta_c
         rule = self.params.weights_c if self.params.weights_c != "same" else self.params.weights
         shares = clients.uniform * clients.omega.squeeze(1) if rule in ("n", "omega") else clients.uniform
-        return average(delta_c, shares) * (clients.S / clients.N)
+        if self._derivable(self.epsilon(server)):  # the sum of all δ_k, without forming each
+            seen = shares / uploads.travel.squeeze(1) * (1 if self.params.c_sign == "alg" else -1)
+            step: Tensor = average((server.w - y for y in uploads.y), seen) - shares.sum() * server.c
+        else:
+            step = average(uploads.delta_c, shares)
+        return step * (clients.S / clients.N)
 
     def _derivable(self, eps: float) -> bool:
         """Whether δ_k = ±(w − y)/(K_k η) − c, without c_k: SCAFFOLD's recursion, which for ε = 1 is the exact one."""

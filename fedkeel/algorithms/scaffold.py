@@ -79,7 +79,7 @@ class Scaffold(Algorithm):
         if self.params.option == 1:
             c_new = local.full_gradient(local.w)
         else:
-            c_new = local.client.c + self._c_change(local.down.w, local.down.c, y, local.travel, local.round)
+            c_new = local.client.c - local.down.c + (local.w - y) / self._travel(local.travel, local.round)
         message = Message(y=y)
         if self._uploads_c:
             message = message.replace(delta_c=c_new - local.client.c)
@@ -88,21 +88,19 @@ class Scaffold(Algorithm):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         clients = uploads.clients
         mean = average(uploads.y, clients.weights(self.params.weights))
-        if self._uploads_c:
-            delta_c = uploads.delta_c
-        else:
-            each = zip(uploads.y, uploads.travel, strict=True)
-            delta_c = (self._c_change(server.w, server.c, y, travel, round) for y, travel in each)
         shares = clients.uniform * clients.omega.squeeze(1) if self.params.c_scaled else clients.uniform
-        c = server.c + average(delta_c, shares) * (clients.S / clients.N)
+        if self._uploads_c:
+            change = average(uploads.delta_c, shares)
+        else:  # the sum of what c_i⁺ − c_i would be, without forming each
+            seen = shares / self._travel(uploads.travel, round).squeeze(1)
+            change = average((server.w - y for y in uploads.y), seen) - shares.sum() * server.c
+        c = server.c + change * (clients.S / clients.N)
         return server.replace(w=towards(server.w, mean, self.params.eta_g), c=c)
 
     @property
     def _uploads_c(self) -> bool:
         return bool(self.params.option == 1 or self.params.traffic == "paper")
 
-    def _c_change(self, w: Tensor, c: Tensor, y: Tensor, travel: Tensor, round: Round) -> Tensor:
-        """c_i⁺ − c_i of option II [K, d] (or of one client [d])."""
-        if self.params.c_lr == "initial":
-            travel = travel * (round.lr0 / round.lr)
-        return (w - y).div_(travel).sub_(c)
+    def _travel(self, travel: Tensor, round: Round) -> Tensor:
+        """K_i·η as the update of c_i uses it [K, 1]."""
+        return travel * (round.lr0 / round.lr) if self.params.c_lr == "initial" else travel

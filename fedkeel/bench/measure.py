@@ -201,7 +201,7 @@ def take_turns(
         between()
         for contender in contenders if turn % 2 == 0 else reversed(contenders):
             tell(contender.name, sum(map(len, seen.values())), total)
-            seen[contender.name].append(statistics.mean(contender.run(lengths[contender.name])))
+            seen[contender.name].append(statistics.median(contender.run(lengths[contender.name])))
     return {name: Timing(tuple(times), lengths[name] * blocks) for name, times in seen.items()}
 
 

@@ -37,14 +37,19 @@ class Place:
 
 
 class Arena:
-    """Shared memory of a fixed size; every ``write`` starts from the beginning again."""
+    """Shared memory of a fixed size, in one slot or several of the same size.
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._memory = mmap.mmap(-1, size)
+    Every ``write`` to a slot starts from its beginning again.
+    """
 
-    def write(self, tensors: Mapping[str, Tensor]) -> dict[str, Place]:
-        """Lay the tensors down and say where they are."""
+    def __init__(self, size: int, slots: int = 1) -> None:
+        self.size = -(-size // _ALIGNMENT) * _ALIGNMENT
+        """Bytes of a slot."""
+        self.slots = slots
+        self._memory = mmap.mmap(-1, self.size * slots)
+
+    def write(self, tensors: Mapping[str, Tensor], slot: int = 0) -> dict[str, Place]:
+        """Lay the tensors down and say where they are within the slot."""
         places, offset = {}, 0
         for name, tensor in tensors.items():
             places[name] = Place(offset, tensor.dtype, tuple(tensor.shape))
@@ -53,15 +58,29 @@ class Arena:
             raise ArenaFullError(offset)
         for name, tensor in tensors.items():
             if tensor.numel():
-                self._view(places[name]).copy_(tensor)
+                self._view(places[name], slot).copy_(tensor)
         return places
 
-    def read(self, places: Mapping[str, Place]) -> dict[str, Tensor]:
+    def read(self, places: Mapping[str, Place], slot: int = 0) -> dict[str, Tensor]:
         """The tensors at these places, as views that the next ``write`` overwrites."""
-        return {name: self._view(place) for name, place in places.items()}
+        return {name: self._view(place, slot) for name, place in places.items()}
 
-    def _view(self, place: Place) -> Tensor:
+    def read_side_by_side(self, places: Mapping[str, Place], slots: int) -> dict[str, Tensor]:
+        """The tensors at these places in the first slots, with the slots as first axis; views as of ``read``."""
+        found = {}
+        for name, place in places.items():
+            one = self._view(place, 0)
+            if one.numel() == 0:
+                found[name] = one.expand(slots, *one.shape)
+                continue
+            rest = (self.size * self.slots - place.offset) // one.element_size()
+            whole = torch.frombuffer(self._memory, dtype=place.dtype, count=rest, offset=place.offset)
+            found[name] = whole.as_strided((slots, *one.shape), (self.size // one.element_size(), *one.stride()))
+        return found
+
+    def _view(self, place: Place, slot: int) -> Tensor:
         count = int(torch.Size(place.shape).numel())
         if count == 0:
             return torch.empty(place.shape, dtype=place.dtype)
-        return torch.frombuffer(self._memory, dtype=place.dtype, count=count, offset=place.offset).view(place.shape)
+        start = slot * self.size + place.offset
+        return torch.frombuffer(self._memory, dtype=place.dtype, count=count, offset=start).view(place.shape)

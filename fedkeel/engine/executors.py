@@ -107,6 +107,16 @@ class Outcome:
     moved: Tensor
     """How far local training moved each client's model before that was limited [S]; NaN without a limit."""
 
+    def lend_nothing_to(self, state: State) -> State:
+        """The state with copies of whatever lies in the memory of this outcome, which may be overwritten."""
+        memory = {value.untyped_storage().data_ptr() for value in [*self.message.values(), *self.states.values()]}
+        lent = {
+            name: value.clone()
+            for name, value in state.items()
+            if isinstance(value, Tensor) and value.untyped_storage().data_ptr() in memory
+        }
+        return state.replace(**lent) if lent else state
+
     def take(self, rows: Sequence[int]) -> Outcome:
         """What some of the clients return."""
         kept = list(rows)
@@ -126,7 +136,7 @@ class Executor(Protocol):
     name: str
 
     def run(self, job: Job) -> Outcome:
-        """Train every client of the job."""
+        """Train every client of the job; the outcome may lie in memory that the next call overwrites."""
 
     def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor) -> Score:
         """A model (w [d], b [m]) on the test set."""

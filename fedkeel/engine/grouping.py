@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedkeel.engine.executors import Job
 from fedkeel.learning.task import Task
 
-CACHE = 4 << 20
+CACHE = 1 << 20
 """A group's parameters stay below this many bytes: beyond, every pass over them goes to main memory."""
 UNEQUAL = 1.5
 """Clients whose numbers of steps differ by more than this factor are not computed together: the shorter would wait."""

@@ -13,8 +13,7 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedkeel.algorithms.contract import Clients
 from fedkeel.algorithms.state import PerClient, State
 from fedkeel.engine.arena import Arena, ArenaFullError, Place
 from fedkeel.engine.executors import Job, Outcome, gather, train_group
@@ -47,6 +47,8 @@ class Worker:
     process: BaseProcess
     pipe: Connection
     busy_with: int | None = None
+    informed: bool = False
+    """Whether it has this round's order."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class Order:
 class Train:
     """To a worker: train these rows of the cohort, and lay the outcome into this slot."""
 
-    order: Order
+    order: Order | None
+    """The round, if it is a new one for this worker."""
     rows: list[int]
     slot: int
 
@@ -87,13 +90,14 @@ class Pool:
         self._workers: list[Worker] = []
         self._job: Job | None = None
         self._orders = Arena(1)
-        self._slots: list[Arena] = []
+        self._results = Arena(1)
 
     def run(self, job: Job) -> Outcome:
+        """Train every client of the job; the outcome may lie in memory that the next call overwrites."""
         units = groups(job, self.count) if self._stack else _one_by_one(job)
         if len(units) == 1 or self.count == 1:
             return gather([train_group(job, rows) for rows in units], [i for rows in units for i in rows])
-        if self._job is None or not _same_simulation(self._job, job) or len(units) > len(self._slots):
+        if self._job is None or not _same_simulation(self._job, job) or len(units) > self._results.slots:
             self._start(job, units, _down_bytes(job) * SPARE, _up_bytes(job, units) * SPARE)
         for _ in range(2):
             try:
@@ -145,7 +149,7 @@ class Pool:
         self.close()
         job.samples.prepare_all()  # before the fork, so that all workers share one copy
         self._job, self._orders = job, Arena(down)
-        self._slots = [Arena(up) for _ in units]
+        self._results = Arena(up, len(units))
         for _ in range(min(self.count, len(units))):
             self._workers.append(self._fork())
 
@@ -155,7 +159,7 @@ class Pool:
         assert self._job is not None
         others = [worker.pipe for worker in self._workers]
         process = context.Process(
-            target=_work, args=(there, [here, *others], self._job, self._orders, self._slots), daemon=True
+            target=_work, args=(there, [here, *others], self._job, self._orders, self._results), daemon=True
         )
         process.start()
         there.close()
@@ -165,29 +169,34 @@ class Pool:
         order = _as_order(job, self._orders)
         waiting = deque(range(len(units)))
         tries = [0] * len(units)
-        outcomes: dict[int, Outcome] = {}
+        found: dict[int, dict[str, Place]] = {}
+        # With a unit for every client, the slots are in client order whoever is computed first.
+        slots = [rows[0] for rows in units] if len(units) == len(job.clients.ids) else list(range(len(units)))
         for worker in self._workers:
-            worker.busy_with = None
-        while len(outcomes) < len(units):
+            worker.busy_with, worker.informed = None, False
+        while len(found) < len(units):
             for number, worker in enumerate(self._workers):
                 if worker.busy_with is None and waiting:
                     unit = waiting.popleft()
                     worker.busy_with = unit
                     try:
-                        worker.pipe.send(Train(order, units[unit], unit))
+                        worker.pipe.send(Train(None if worker.informed else order, units[unit], slots[unit]))
+                        worker.informed = True
                     except OSError:
                         self._replace(number, waiting, tries, job, units)
             ready = wait([worker.pipe for worker in self._workers if worker.busy_with is not None])
             for number, worker in enumerate(self._workers):
                 if worker.pipe in ready:
-                    self._collect(number, outcomes, waiting, tries, job, units)
-        rows = [i for unit in units for i in unit]
-        return gather([outcomes[unit] for unit in range(len(units))], rows)
+                    self._collect(number, found, waiting, tries, job, units)
+        if len(units) == len(job.clients.ids) and all(places == found[0] for places in found.values()):
+            return _one_each(self._results.read_side_by_side(found[0], len(units)))
+        outcomes = [_as_outcome(self._results.read(found[unit], slots[unit])) for unit in range(len(units))]
+        return gather(outcomes, [i for unit in units for i in unit])
 
     def _collect(
         self,
         number: int,
-        outcomes: dict[int, Outcome],
+        found: dict[int, dict[str, Place]],
         waiting: deque[int],
         tries: list[int],
         job: Job,
@@ -204,8 +213,7 @@ class Pool:
         if isinstance(answer, BaseException):
             self.close()  # others may still be writing; the next round starts afresh
             raise answer
-        # Views of the slot, which nobody writes to before the next round; what is gathered of them is a copy.
-        outcomes[unit] = _as_outcome(self._slots[unit].read(answer))
+        found[unit] = answer
 
     def _replace(self, number: int, waiting: deque[int], tries: list[int], job: Job, units: list[list[int]]) -> None:
         worker = self._workers[number]
@@ -231,7 +239,7 @@ def _one_by_one(job: Job) -> list[list[int]]:
     return [[i] for i in sorted(range(len(job.clients.ids)), key=lambda i: -int(job.steps[i]))]
 
 
-def _work(pipe: Connection, inherited: list[Connection], job: Job, orders: Arena, slots: Sequence[Arena]) -> None:
+def _work(pipe: Connection, inherited: list[Connection], job: Job, orders: Arena, results: Arena) -> None:
     """A worker's life: one unit after the other, until the pipe closes."""
     for other in inherited:
         other.close()  # so that the parent's end is the only one, and its closing is noticed
@@ -246,7 +254,9 @@ def _work(pipe: Connection, inherited: list[Connection], job: Job, orders: Arena
             # that was just writing) is held in here for ever.
             os._exit(0)
         try:
-            answer: Any = _done(command, job, orders, slots)
+            if isinstance(command, Train) and command.order is not None:
+                job = _as_job(job, command.order, orders)
+            answer: Any = _done(command, job, orders, results)
         except Exception as error:
             answer = error
         try:
@@ -257,10 +267,10 @@ def _work(pipe: Connection, inherited: list[Connection], job: Job, orders: Arena
             pipe.send(RuntimeError(f"{type(answer).__name__}: {answer}"))
 
 
-def _done(command: Train | Mark, job: Job, orders: Arena, slots: Sequence[Arena]) -> Any:
+def _done(command: Train | Mark, job: Job, orders: Arena, results: Arena) -> Any:
     """Carry out a command: where the outcome lies, or the marks of the parts."""
     if isinstance(command, Train):
-        return slots[command.slot].write(_flat(train_group(_as_job(job, command.order, orders), command.rows)))
+        return results.write(_flat(train_group(job, command.rows)), command.slot)
     model = orders.read(command.places)
     x, y = job.samples.test
     return [job.task.mark(model["w"], model["b"], x[part], y[part]) for part in command.parts]
@@ -281,13 +291,13 @@ def _as_order(job: Job, arena: Arena) -> Order:
     momentum = job.sgd.momentum
     if isinstance(momentum, Tensor):
         tensors["momentum"] = momentum
-    fields = {
+    rest = {
         "round": job.round,
         "sgd": replace(job.sgd, momentum=0.0 if isinstance(momentum, Tensor) else momentum),
-        "clients": replace(job.clients, sizes=torch.empty(0)),
+        "clients": {field.name: getattr(job.clients, field.name) for field in fields(Clients) if field.name != "sizes"},
         "names": list(job.message),
     }
-    return Order(fields, scalars, arena.write(tensors))
+    return Order(rest, scalars, arena.write(tensors))
 
 
 def _as_job(first: Job, order: Order, arena: Arena) -> Job:
@@ -301,7 +311,7 @@ def _as_job(first: Job, order: Order, arena: Arena) -> Job:
         first,
         round=order.fields["round"],
         sgd=replace(sgd, momentum=tensors["momentum"]) if "momentum" in tensors else sgd,
-        clients=replace(order.fields["clients"], sizes=tensors["sizes"]),
+        clients=Clients(**order.fields["clients"] | {"sizes": tensors["sizes"]}),
         message=State(**{name: values[name] for name in order.fields["names"]}),
         states=State(**{k.removeprefix("state/"): v for k, v in tensors.items() if k.startswith("state/")}),
         buffers=tensors["buffers"],
@@ -330,6 +340,13 @@ def _as_outcome(tensors: dict[str, Tensor]) -> Outcome:
         [norms[str(number)] for number in range(len(norms))],
         tensors["moved"],
     )
+
+
+def _one_each(tensors: dict[str, Tensor]) -> Outcome:
+    """The outcomes of one client in every slot, as one outcome; no row is copied."""
+    norms = tensors.pop("norms/0")
+    outcome = _as_outcome({name: value.flatten(0, 1) for name, value in tensors.items()})
+    return replace(outcome, norms=list(norms))
 
 
 def _same_simulation(one: Job, two: Job) -> bool:

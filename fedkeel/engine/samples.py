@@ -16,7 +16,7 @@ from fedkeel.learning.task import Batch, Batches
 
 CACHE_BYTES = 1 << 30
 """Prepared samples are kept while all of them together stay below this; beyond, a client's are prepared when needed."""
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 21
 """Minibatches are gathered this much at a time, always into the same memory: it stays in cache until it is read."""
 ASKED = 2000
 """Training samples that stand in for a validation set where the server holds none."""

@@ -118,7 +118,7 @@ class Simulation:
         ids = clients.ids
         reach = travel(job.round.lr, job.steps, job.sgd.momentum, self.task.dtype)
         uploads = Uploads(outcome.message, clients, job.steps, reach, lambda w: self._losses_at(w, state, ids))
-        server = self.algorithm.aggregate(state.server, uploads, job.round)
+        server = outcome.lend_nothing_to(self.algorithm.aggregate(state.server, uploads, job.round))
         b = self._merge_buffers(state.b, outcome.buffers, clients)
         check_server(state.server, server, b, self.algorithm.unknown, where)
         after = RunState(
@@ -140,7 +140,7 @@ class Simulation:
             bytes_down=self._broadcast_bytes(called),
             bytes_up=plan.sent * upload_bytes + self._buffer_bytes(plan.sent),
             seconds=time.perf_counter() - began,
-            norms=tuple(outcome.norms),
+            norms=tuple(norms.clone() for norms in outcome.norms),
             faults=(*plan.faults, *wrong),
         )
         return after, record

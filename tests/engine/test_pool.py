@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedkeel.algorithms.contract import Local
+from fedkeel.algorithms.contract import Local, Round, Uploads
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.registry import ALGORITHMS, make_algorithm
 from fedkeel.algorithms.state import Message, State
@@ -133,6 +133,42 @@ def test_an_arena_keeps_tensors_of_any_kind() -> None:
     with pytest.raises(ArenaFullError) as full:
         arena.write({"big": torch.zeros(5000, dtype=torch.uint8)})
     assert full.value.needed == 5056  # the next multiple of 64
+
+
+def test_the_slots_of_an_arena_side_by_side() -> None:
+    """Every slot keeps its own; seen together they have one more axis, and nothing is copied."""
+    arena = Arena(100, slots=3)
+    parts = [
+        {"a": torch.arange(5) + slot, "b": torch.full((1, 2), float(slot)), "c": torch.empty(0)} for slot in (0, 1)
+    ]
+    places = [arena.write(part, slot) for slot, part in enumerate(parts)]
+    assert places[0] == places[1]
+    together = arena.read_side_by_side(places[0], 2)
+    assert all(torch.equal(together[name], torch.stack([part[name] for part in parts])) for name in "abc")
+    arena.write(parts[0], 1)
+    assert torch.equal(together["a"][1], parts[0]["a"])
+    assert torch.equal(arena.read(places[1], 1)["b"], parts[0]["b"])
+
+
+class KeepsAnUpload(FedAvg):
+    """Leaves a view of what was uploaded in its server state."""
+
+    name = "keeps_an_upload"
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return super().aggregate(server, uploads, round).replace(first=uploads.y[0])
+
+
+def test_what_a_server_keeps_of_the_uploads_survives_the_next_round() -> None:
+    """The uploads lie where the workers write the next ones."""
+    simulation = tiny_simulation(KeepsAnUpload())
+    simulation.executor = pool = Pool(workers=2)
+    one = rounds(simulation, 1)
+    kept = one.server.first.clone()
+    two = rounds(simulation, 1, one)
+    pool.close()
+    assert torch.equal(one.server.first, kept)
+    assert not torch.equal(two.server.first, kept)
 
 
 def test_momentum_by_coordinate_travels() -> None:
