@@ -145,27 +145,48 @@ class GradMA(Algorithm):
 
 def worker_update(params: WorkerParams, local: Local) -> Tensor:
     """Algorithm 2: x_I of K workers [K, d]."""
-    x, x_prev = local.w, previous_model(params, local)
+    x = local.w
     bounds = bounds_of(local.problem.layout, params.blocks)
     nabla, sgd = decayed(params, local)
-    shares_dropout = local.task.stochastic and params.dropout == "shared"
-    gG = x.new_empty(len(x), 1 + len(params.rows), x.shape[1])  # g and the rows of G, in the same memory at every step
+    # Where gradients are taken: at x_τ, and where the rows say; then g and the rows of G, always in the same memory.
+    elsewhere = [row for row in params.rows if row != "anchor"]
+    points = torch.stack([x, *(previous_model(params, local) if row == "prev" else x for row in elsewhere)])
+    gG = x.new_empty(1 + len(params.rows), *x.shape)
 
     def projected(x_tau: Tensor, b: Tensor, batch: Batch, tau: int) -> tuple[Tensor, Tensor, Tensor]:
-        nonlocal x_prev
-        drawn = torch.get_rng_state() if shares_dropout else None
-        _, loss, b_after = nabla(x_tau, b, batch, gG[:, 0])
-        for j, row in enumerate(params.rows, start=1):
-            if row == "anchor":
-                torch.sub(x_tau, x, out=gG[:, j])
-                continue
-            if drawn is not None:
-                torch.set_rng_state(drawn)
-            nabla(x_prev if row == "prev" else x, b, batch, gG[:, j])
-        x_prev = x_tau
-        return project_few(gG, params.rho_l, bounds), loss, b_after
+        if "prev" in elsewhere and tau > 0:
+            points[1 + elsewhere.index("prev")] = points[0]
+        points[0] = x_tau
+        if local.task.stochastic:
+            loss, b_after = one_by_one(nabla, points, b, batch, gG, params.dropout == "shared")
+        else:
+            loss, b_after = at_once(nabla, points, b, batch, gG)
+        for j in range(len(points), len(gG)):
+            torch.sub(x_tau, x, out=gG[j])
+        return project_few(gG.transpose(0, 1), params.rho_l, bounds), loss, b_after
 
     return local.train(gradient=projected, sgd=sgd)
+
+
+def at_once(nabla: Nabla, points: Tensor, b: Tensor, batch: Batch, out: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients at all points [P, K, d] as one computation; loss [K] and buffers [K, m] of the first."""
+    P, K = points.shape[:2]
+    everywhere = b.expand(P, *b.shape).flatten(0, 1)
+    _, loss, b_after = nabla(points.flatten(0, 1), everywhere, batch.repeated(P), out[:P].flatten(0, 1))
+    return loss[:K], b_after[:K]
+
+
+def one_by_one(
+    nabla: Nabla, points: Tensor, b: Tensor, batch: Batch, out: Tensor, shared: bool
+) -> tuple[Tensor, Tensor]:
+    """The same with dropout, which all points share or each draws anew."""
+    drawn = torch.get_rng_state()
+    found = []
+    for point, gradient in zip(points, out, strict=False):
+        if shared:
+            torch.set_rng_state(drawn)
+        found.append(nabla(point, b, batch, gradient))
+    return found[0][1:]
 
 
 def server_update(params: ServerParams, server: State, uploads: Uploads) -> State:

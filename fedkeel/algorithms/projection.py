@@ -35,8 +35,6 @@ PIECE = 1 << 17
 """Coordinates whose products are summed in the vectors' own precision, before float64 takes over."""
 COLUMNS = 1 << 14
 """The same where many rows are multiplied at a time, so that the pieces of all of them stay in the cache."""
-STRETCH = 1 << 10
-"""The same for the few rows of a worker."""
 MENDS = 4
 """How often a solution is improved by what it misses."""
 POSSIBLE = 1e-5
@@ -288,26 +286,25 @@ def _step(gram: Matrix, rho: float, exact: float) -> list[float]:
 
 
 def _gram(vectors: Tensor, start: int, stop: int) -> Tensor:
-    """Inner products of r + 1 vectors over some coordinates, in float64 [r + 1, r + 1].
-
-    Stretches are summed in the vectors' own precision: their rounding is that of the numbers themselves and does not
-    add up over the stretches, while converting everything to float64 would cost as much as a gradient.
-    """
-    whole = start + (stop - start) // STRETCH * STRETCH
-    stretches = vectors[:, start:whole].view(len(vectors), -1, STRETCH).transpose(0, 1) if whole > start else None
+    """Inner products of r + 1 vectors over some coordinates, in float64 [r + 1, r + 1]; pieces as in ``dots``."""
+    whole = start + (stop - start) // COLUMNS * COLUMNS
     rest = vectors[:, whole:stop]
     products = (rest @ rest.T).double()
-    return products if stretches is None else products + (stretches @ stretches.mT).sum(0, dtype=torch.float64)
+    if whole > start:
+        pieces = vectors[:, start:whole].view(len(vectors), -1, COLUMNS).transpose(0, 1)
+        products += (pieces @ pieces.mT).sum(0, dtype=torch.float64)
+    return products
 
 
 def _best_active_set(K: Matrix, p: list[float], exact: float) -> tuple[list[float], float]:
-    """z [r] of the smallest active set that meets all conditions, and by how much it misses them.
+    """z [r] of an active set that meets all conditions, and by how much it misses them.
 
     On an active set K z = −p; off it z = 0. Some set of independent rows is always the right one, so that dependent
     ones (the first two rows are equal in a worker's second step) need no more than being passed over.
     """
     best, least = [0.0] * len(p), math.inf
-    for active in _active_sets(len(p)):
+    violated = [i for i, value in enumerate(p) if value < 0]
+    for active in [[], violated, *_active_sets(len(p))]:  # mostly one of the first two
         solution = _solution([[K[i][j] for j in active] for i in active], [-p[i] for i in active])
         if solution is None:
             continue
@@ -343,5 +340,5 @@ def _solution(A: Matrix, b: list[float]) -> list[float] | None:
 
 @cache
 def _active_sets(r: int) -> list[list[int]]:
-    """All sets of rows, the smallest first."""
-    return [list(rows) for size in range(r + 1) for rows in combinations(range(r), size)]
+    """All sets of rows that are not empty, the smallest first."""
+    return [list(rows) for size in range(1, r + 1) for rows in combinations(range(r), size)]

@@ -21,6 +21,8 @@ from fedkeel.learning.losses import Loss, cross_entropy
 
 _ACTIVATIONS = (nn.ReLU, nn.Tanh)
 _IGNORED = (nn.Flatten, nn.Identity)
+REMEMBERED = 2
+"""Vectors whose views are kept: the parameters and the gradient of the step before."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,18 @@ class DenseNet:
     def __init__(self, layers: list[Layer]) -> None:
         self.layers = layers
         self._minus_ones = torch.empty(0)
+        self._views: dict[tuple[int, torch.Size, torch.dtype], tuple[Tensor, Parameters]] = {}
 
     def of(self, vectors: Tensor) -> Parameters:
-        """Weights and biases of all layers inside flat vectors [K, d], as views."""
-        return [layer.of(vectors) for layer in self.layers]
+        """Weights and biases of all layers inside flat vectors [K, d], as views; those used last are remembered."""
+        # What is remembered holds on to its memory, so that nothing else can lie at the same address.
+        known = self._views.pop((vectors.data_ptr(), vectors.shape, vectors.dtype), None)
+        if known is None or known[0].stride() != vectors.stride():
+            known = vectors, [layer.of(vectors) for layer in self.layers]
+        self._views[vectors.data_ptr(), vectors.shape, vectors.dtype] = known
+        if len(self._views) > REMEMBERED:
+            del self._views[next(iter(self._views))]
+        return known[1]
 
     def gradient(
         self, y: Tensor, x: Tensor, targets: Tensor, weight: Tensor | None, out: Tensor | None = None

@@ -66,7 +66,7 @@ class Trained:
 
 
 Gradient = Callable[[Tensor, Tensor, Batch, int], tuple[Tensor, Tensor, Tensor]]
-"""``gradient(y, b, batch, k) → (q [K, d], loss [K], buffers [K, m])`` of step k."""
+"""``gradient(y, b, batch, k) → (q [K, d], loss [K], buffers [K, m])`` of step k; the step then overwrites y."""
 AfterStep = Callable[[Tensor, Batch, int], Tensor]
 """``after_step(y, batch, k) → y``: what an algorithm does to the parameters once step k is taken."""
 
@@ -85,8 +85,8 @@ def train(
 ) -> Trained:
     """Train K clients from parameters y [K, d] and buffers b [K, m] over their batches."""
     start = y
-    own = gradient is not None or after_step is not None
-    if task.dense is not None and not own and _folds(task.dense, sgd, correction, averaging):
+    plain = gradient is None and after_step is None
+    if task.dense is not None and plain and _folds(task.dense, sgd, correction, averaging):
         trained = _train_dense(task.dense, y.clone(), b, batches, sgd, correction or Correction(), averaging)
         return _limited(trained, start, sgd.max_move)
     y = y.clone()
@@ -126,12 +126,10 @@ def train(
             q = torch.where(batch.active.unsqueeze(1), q, 0)
             b_after = torch.where(batch.active.unsqueeze(1), b_after, b)
             loss = torch.where(batch.active, loss, 0)
-        if not own:
+        if after_step is None:
             y.sub_(q, alpha=sgd.lr)
-        else:  # an algorithm's own functions may hold on to the y that they were given
-            moved = y.sub(q, alpha=sgd.lr)
-            if after_step is not None:
-                moved = after_step(moved, batch, k)
+        else:
+            moved = after_step(y.sub(q, alpha=sgd.lr), batch, k)
             y = moved if batch.active is None else torch.where(batch.active.unsqueeze(1), moved, y)
         b = b_after
         loss_sum += loss

@@ -35,6 +35,14 @@ class Batch:
     weight: Tensor | None = None
     active: Tensor | None = None
 
+    def repeated(self, times: int) -> Batch:
+        """All clients' batches several times over [times·K, ...], for gradients at several points in one go."""
+        parts = (
+            None if part is None else part.expand(times, *part.shape).flatten(0, 1)
+            for part in (self.x, self.y, self.weight, self.active)
+        )
+        return Batch(*parts)  # type: ignore[arg-type]
+
 
 class Batches(Sequence[Batch]):
     """The minibatches of a round. Asked for by number, a batch has memory of its own and may be kept."""
