@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ CACHE_BYTES = 1 << 30
 """Prepared samples are kept while all of them together stay below this; beyond, a client's are prepared when needed."""
 BLOCK_BYTES = 1 << 21
 """Minibatches are gathered this much at a time, always into the same memory: it stays in cache until it is read."""
+Array = np.ndarray[Any, np.dtype[Any]]
 ASKED = 2000
 """Training samples that stand in for a validation set where the server holds none."""
 
@@ -99,6 +101,7 @@ class ClientBatches(Batches):
         self, samples: Samples, client: int, plan: list[np.ndarray], augmentation: torch.Generator | None
     ) -> None:
         self.x, self.y = samples.of_client(client)
+        self.array = array_of(self.x, self.x)
         self.widths = [len(rows) for rows in plan]
         """Samples of each step."""
         self.starts = list(accumulate(self.widths, initial=0))
@@ -120,7 +123,8 @@ class ClientBatches(Batches):
         if k >= len(self):
             raise IndexError(k)
         rows = self.rows[self.starts[k] : self.starts[k + 1]]
-        x = fetch(self.x, rows, space_for(self.x, len(rows)))
+        x = space_for(self.x, len(rows))
+        self.array.take(rows, axis=0, out=array_of(x, self.x), mode="clip")
         if self.augmentation is not None:
             # Kept for the round, so that an algorithm that looks at step k twice sees the same images.
             if k not in self._augmented:
@@ -137,7 +141,9 @@ class ClientBatches(Batches):
         memory = space_for(self.x, max((self.starts[b.stop] - self.starts[b.start] for b in blocks), default=0))
         for block in blocks:
             rows = self.rows[self.starts[block.start] : self.starts[block.stop]]
-            x = fetch(self.x, rows, memory[: len(rows)]).unsqueeze(0)
+            x = memory[: len(rows)]
+            self.array.take(rows, axis=0, out=array_of(x, self.x), mode="clip")
+            x = x.unsqueeze(0)
             parts = (x.flatten(2) if flat else x).split_with_sizes(self.widths[block.start : block.stop], dim=1)
             for k, part in zip(block, parts, strict=True):
                 yield Batch(part, targets[k])
@@ -155,15 +161,13 @@ def blocks_of(widths: Sequence[int], x: Tensor, clients: int = 1) -> list[range]
     return [*blocks, range(first, len(widths))] if widths else []
 
 
-def fetch(x: Tensor, rows: Indices, out: Tensor) -> Tensor:
-    """Copy some samples of x [n, ...] to ``out`` from ``space_for``; all rows must exist.
+def array_of(samples: Tensor, like: Tensor) -> Array:
+    """Samples [n, ...] as a NumPy array along whose last axis memory runs, if they are laid out as ``like`` is.
 
-    NumPy copies a sample in one go; torch's ``index_select`` takes half as long again, and loses ``channels_last``.
+    NumPy's ``take`` copies a sample in one go; torch's ``index_select`` takes half as long again, and loses
+    ``channels_last``. The rows to take must exist: ``mode="clip"`` is what spares a second copy, and says nothing.
     """
-    # As arrays along whose last axis memory runs.
-    source, target = (t.permute(0, 2, 3, 1).numpy() if _is_channels_last(x) else t.numpy() for t in (x, out))
-    source.take(rows, axis=0, out=target, mode="clip")
-    return out
+    return (samples.permute(0, 2, 3, 1) if _is_channels_last(like) else samples).numpy()
 
 
 def space_for(x: Tensor, samples: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.data.dataset import Indices
-from fedkeel.engine.samples import ClientBatches, blocks_of, fetch, space_for
+from fedkeel.engine.samples import Array, ClientBatches, array_of, blocks_of, space_for
 from fedkeel.learning.task import Batch, Batches
 
 
@@ -50,23 +50,24 @@ class GatheredBatches(Batches):
         rows = self._rows[:, self._starts[k] : self._starts[k + 1]]
         x = self._space(rows.shape[1])
         for client, own, out in zip(self._clients, rows, x, strict=True):
-            fetch(client.x, own, out)
+            client.array.take(own, axis=0, out=array_of(out, client.x), mode="clip")
         return Batch(x, self._targets(rows), *self._masks(k))
 
     def stream(self, flat: bool = False) -> Iterator[Batch]:
         blocks = blocks_of(self._widths, self._clients[0].x, len(self._clients))
         memory = self._space(max((self._starts[b.stop] - self._starts[b.start] for b in blocks), default=0))
         targets = self._targets(self._rows).split_with_sizes(self._widths, dim=1)
-        views: dict[tuple[int, ...], tuple[Sequence[Tensor], Sequence[Tensor]]] = {}
+        views: dict[tuple[int, ...], tuple[Sequence[Array], Sequence[Tensor]]] = {}
         for block in blocks:
             widths = tuple(self._widths[block.start : block.stop])
             if widths not in views:  # making views takes longer than one would think
                 x = memory[:, : sum(widths)]
-                views[widths] = x.unbind(), (x.flatten(2) if flat else x).split_with_sizes(widths, dim=1)
+                arrays = [array_of(own, client.x) for own, client in zip(x, self._clients, strict=True)]
+                views[widths] = arrays, (x.flatten(2) if flat else x).split_with_sizes(widths, dim=1)
             by_client, by_step = views[widths]
             rows = self._rows[:, self._starts[block.start] : self._starts[block.stop]]
             for client, own, out in zip(self._clients, rows, by_client, strict=True):
-                fetch(client.x, own, out)
+                client.array.take(own, axis=0, out=out, mode="clip")
             for k, part in zip(block, by_step, strict=True):
                 yield Batch(part, targets[k], *self._masks(k))
 

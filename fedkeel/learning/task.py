@@ -123,7 +123,7 @@ class Marks:
     samples: int
 
 
-SAMPLES_AT_ONCE = 1000
+SAMPLES_AT_ONCE = 2500
 IMAGES_AT_ONCE = 500
 """How many samples are evaluated at a time; what convolutions make of an image is large, and should stay in cache."""
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedkeel.engine.samples import as_channels_last, fetch, space_for
+from fedkeel.engine.samples import array_of, as_channels_last, space_for
 from fedkeel.learning import models
 from fedkeel.learning.bound import pooled_before_relu, widened
 from fedkeel.learning.losses import squared_hinge
@@ -122,12 +122,14 @@ def test_only_what_keeps_zeros_is_widened(between: nn.Module) -> None:
 def test_images_in_channels_last_order_keep_shape_values_and_order(channels: int) -> None:
     x = torch.randn(7, channels, 4, 5)
     last = as_channels_last(x)
-    some = fetch(last, np.array([3, 0, 3]), space_for(last, 3))
+    rows, some = np.array([3, 0, 3]), space_for(last, 3)
+    array_of(last, last).take(rows, axis=0, out=array_of(some, last), mode="clip")
     assert torch.equal(last, x)
     assert torch.equal(some, x[[3, 0, 3]])
     assert some.stride() == (20 * channels, 1, 5 * channels, channels)
     of_two_clients = space_for(last, 6).view(2, 3, channels, 4, 5)
-    assert torch.equal(fetch(last, np.array([3, 0, 3]), of_two_clients[1]), some)
+    array_of(last, last).take(rows, axis=0, out=array_of(of_two_clients[1], last), mode="clip")
+    assert torch.equal(of_two_clients[1], some)
 
 
 @pytest.mark.parametrize("name", ["lenet5", "cnn_fedveca_mnist"])
