@@ -18,6 +18,7 @@ from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.algorithms.state import remember_within
 from fedkeel.algorithms.validate import checked
 from fedkeel.data import Federation
+from fedkeel.engine import devices
 from fedkeel.engine.choice import Auto, Choice, make_executor
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.simulation import RunState, Simulation
@@ -82,6 +83,7 @@ def train(
     executor: str = "auto",
     workers: int | None = None,
     threads: int = 1,
+    device: str = "cpu",
     watch: Watcher | None = None,
     **training: Any,
 ) -> Run:
@@ -94,7 +96,8 @@ def train(
 
     ``executor`` is ``auto``, ``serial``, ``pool`` or ``stacked``. ``serial`` and ``pool`` give the same bits on a
     machine; ``stacked``, which ``auto`` may take, gives the same numbers up to round-off. ``threads`` are torch's in
-    this process while it trains: one, since several processes with one thread each are faster.
+    this process while it trains: one, since several processes with one thread each are faster. ``device`` is where
+    clients compute: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
     """
     _require_federation(data)
     if isinstance(algorithm, str):
@@ -104,8 +107,10 @@ def train(
     settings = checked("training", Training, training)
     if not isinstance(faults, Faults):
         faults = checked("faults", Faults, faults or {})
-    task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], loss)
-    simulation = Simulation(algorithm, task, data, settings, seed, make_executor(executor, workers), faults=faults)
+    place = devices.find(device)
+    task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], loss, place)
+    made = make_executor(executor, workers, place)
+    simulation = Simulation(algorithm, task, data, settings, seed, made, faults=faults)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -208,7 +213,8 @@ def _choose_executor(simulation: Simulation, store: Store, state: RunState | Non
         return
     kept = store.meta("executor")
     if kept is None:
-        choice = simulation.executor.choose(simulation.job(state or simulation.start()))
+        first = simulation.job(state or simulation.start()).on(simulation.task.device)
+        choice = simulation.executor.choose(first)
         store.put_meta("executor", json.dumps(asdict(choice)))
         store.event("executor", simulation.executor.describe())
     else:

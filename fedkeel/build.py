@@ -11,7 +11,9 @@ from torch import nn
 from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.config import Experiment
 from fedkeel.data import Dataset, Federation, from_npz_folder, load
+from fedkeel.engine import devices
 from fedkeel.engine.choice import make_executor
+from fedkeel.engine.devices import CPU
 from fedkeel.engine.randomness import Purpose, torch_seed
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import InputError
@@ -42,18 +44,23 @@ def make_federation(experiment: Experiment, data_dir: Path | None = None) -> Fed
 
 
 def make_task(
-    model: str | nn.Module, dataset: Dataset, seed: int, dtype: torch.dtype, loss: Loss | None = None
+    model: str | nn.Module,
+    dataset: Dataset,
+    seed: int,
+    dtype: torch.dtype,
+    loss: Loss | None = None,
+    device: torch.device = CPU,
 ) -> Task:
     """A model of the zoo, or your own, as a task for a data set.
 
     Models by name are initialised from the seed; a module of your own keeps the weights it has.
     """
     if isinstance(model, nn.Module):
-        return Task(copy.deepcopy(model), loss or cross_entropy, dtype)
+        return Task(copy.deepcopy(model), loss or cross_entropy, dtype, device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, Purpose.WEIGHTS))
         module = models.build(model, dataset.input_shape, dataset.classes)
-    return Task(module, loss or models.spec(model).loss, dtype)
+    return Task(module, loss or models.spec(model).loss, dtype, device)
 
 
 def make_simulation(
@@ -65,9 +72,11 @@ def make_simulation(
     """Everything that an experiment names, put together."""
     federation = federation or make_federation(experiment, data_dir)
     model_seed = experiment.seed if experiment.model.seed is None else experiment.model.seed
-    task = make_task(experiment.model.name, federation.dataset, model_seed, DTYPES[experiment.training.dtype])
+    device = devices.find(experiment.run.device)
+    dtype = DTYPES[experiment.training.dtype]
+    task = make_task(experiment.model.name, federation.dataset, model_seed, dtype, device=device)
     algorithm = algorithm_class(experiment.algorithm.name, allow_plugins)(**experiment.algorithm_params())
-    executor = make_executor(experiment.run.executor, experiment.run.workers)
+    executor = make_executor(experiment.run.executor, experiment.run.workers, device)
     return Simulation(
         algorithm, task, federation, experiment.training, experiment.seed, executor, faults=experiment.faults
     )

@@ -72,6 +72,7 @@ class RunConfig(BaseModel):
     )
     workers: int | None = Field(None, ge=1, description="worker processes; absent: one per core")
     threads: int = Field(1, ge=1, description="threads of torch in this process")
+    device: str = Field("cpu", description="where clients compute: cpu, cuda, cuda:1, …, or mps")
     memory_mb: int | None = Field(
         None, ge=0, description="MB of clients' vectors kept in memory, further ones on disk; absent: a quarter of it"
     )

@@ -253,7 +253,7 @@ def project_few(vectors: Tensor, rho: float = 0.0, bounds: Tensor | None = None)
     if vectors.shape[1] == 1:
         return u
     bounds = torch.tensor([0, u.shape[1]]) if bounds is None else bounds
-    steps = multipliers(vectors, rho, bounds).to(u.dtype)
+    steps = multipliers(vectors, rho, bounds).to(dtype=u.dtype).to(u.device)
     for block, (start, stop) in enumerate(pairwise(bounds.tolist())):
         for row in range(steps.shape[2]):
             if bool(steps[:, block, row].ne(0).any()):
@@ -266,7 +266,7 @@ def multipliers(vectors: Tensor, rho: float, bounds: Tensor) -> Tensor:
     edges = list(pairwise(bounds.tolist()))
     exact = rounding(vectors.dtype)
     steps = [[_step(_gram(own, start, stop).tolist(), rho, exact) for start, stop in edges] for own in vectors]
-    return torch.tensor(steps, dtype=torch.float64)
+    return torch.tensor(steps, dtype=torch.float64, device="cpu")
 
 
 def _step(gram: Matrix, rho: float, exact: float) -> list[float]:
@@ -289,10 +289,10 @@ def _gram(vectors: Tensor, start: int, stop: int) -> Tensor:
     """Inner products of r + 1 vectors over some coordinates, in float64 [r + 1, r + 1]; pieces as in ``dots``."""
     whole = start + (stop - start) // COLUMNS * COLUMNS
     rest = vectors[:, whole:stop]
-    products = (rest @ rest.T).double()
+    products = (rest @ rest.T).cpu().double()  # not every accelerator has double precision
     if whole > start:
         pieces = vectors[:, start:whole].view(len(vectors), -1, COLUMNS).transpose(0, 1)
-        products += (pieces @ pieces.mT).sum(0, dtype=torch.float64)
+        products += (pieces @ pieces.mT).cpu().sum(0, dtype=torch.float64)
     return products
 
 

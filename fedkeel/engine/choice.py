@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
+from fedkeel.engine.devices import CPU
 from fedkeel.engine.executors import Executor, Job, Outcome, Serial, train_one, train_together
 from fedkeel.engine.grouping import can_stack, groups
 from fedkeel.engine.pool import Pool
 from fedkeel.engine.samples import Samples
-from fedkeel.errors import unknown
+from fedkeel.errors import invalid, unknown
 from fedkeel.learning.task import Score, Task
 
 NAMES = ("auto", "serial", "pool", "stacked")
@@ -24,8 +26,16 @@ SHORT = 0.01
 TRIAL_STEPS = 8
 
 
-def make_executor(name: str, workers: int | None = None) -> Executor:
-    """An executor; ``workers`` is the number of processes of those that have several (default: one per core)."""
+def make_executor(name: str, workers: int | None = None, device: torch.device = CPU) -> Executor:
+    """An executor; ``workers`` is the number of processes of those that have several (default: one per core).
+
+    An accelerator is driven by one process, which may stack clients.
+    """
+    if device.type != "cpu":
+        if name == "pool" or (workers or 1) > 1:
+            got = "several workers" if name != "pool" else "pool"
+            raise invalid("run.executor", f"auto, serial or stacked in one process on {device}", got)
+        workers = 1
     if name == "auto":
         return Auto(workers)
     if name == "serial":
@@ -101,12 +111,12 @@ def tried(job: Job, workers: int) -> Choice:
     return Choice("pool", text)
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _seconds(work: Callable[[], Outcome]) -> float:
     """The shorter of two tries; the first also warms up."""
     times = []
     for _ in range(2):
         began = time.perf_counter()
-        work()
+        float(work().loss.sum())  # an accelerator is done when somebody looks
         times.append(time.perf_counter() - began)
     return min(times)
 

@@ -47,6 +47,24 @@ class Job:
     steps_per_epoch: Tensor
     sgd: Sgd
 
+    def on(self, device: torch.device) -> Job:
+        """The same round with everything that clients see on a device."""
+        if device.type == "cpu":
+            return self
+        problem = self.problem
+        return replace(
+            self,
+            problem=replace(
+                problem, w0=problem.w0.to(device), b0=problem.b0.to(device), sizes=problem.sizes.to(device)
+            ),
+            clients=replace(self.clients, sizes=self.clients.sizes.to(device)),
+            message=_moved_to(device, self.message),
+            states=_moved_to(device, self.states),
+            buffers=self.buffers.to(device),
+            steps=self.steps.to(device),
+            steps_per_epoch=self.steps_per_epoch.to(device),
+        )
+
     def take(self, rows: Sequence[int]) -> Job:
         """The same round for some clients of the cohort only; what they were told stays as it is."""
         kept = list(rows)
@@ -106,6 +124,17 @@ class Outcome:
     """Per client the norms of its gradients before clipping [K_i]; empty without clipping."""
     moved: Tensor
     """How far local training moved each client's model before that was limited [S]; NaN without a limit."""
+
+    def on(self, device: torch.device) -> Outcome:
+        """The same on a device."""
+        return Outcome(
+            _moved_to(device, self.message),
+            _moved_to(device, self.states),
+            self.buffers.to(device),
+            self.loss.to(device),
+            [norms.to(device) for norms in self.norms],
+            self.moved.to(device),
+        )
 
     def lend_nothing_to(self, state: State) -> State:
         """The state with copies of whatever lies in the memory of this outcome, which may be overwritten."""
@@ -172,11 +201,11 @@ def train_one(job: Job, i: int) -> Outcome:
     local = local_of(job, i)
     try:
         if job.task.stochastic:
-            with torch.random.fork_rng(devices=[]):
+            with torch.random.fork_rng(devices=[job.task.device] if job.task.device.type == "cuda" else []):
                 torch.manual_seed(torch_seed(job.seed, Purpose.DROPOUT, t, client))
-                message, state = job.algorithm.local_round(local)
+                message, state = _local_round(job, local)
         else:
-            message, state = job.algorithm.local_round(local)
+            message, state = _local_round(job, local)
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
@@ -198,10 +227,17 @@ def train_together(job: Job) -> Outcome:
         lambda: stacked([one.full_batches() for one in each], dtype),
         lambda: stacked([one.pseudo_batches for one in each], dtype),
     )
-    message, state = job.algorithm.local_round(local)
+    message, state = _local_round(job, local)
     trained = local.results[-1]
     norms = [own[: int(steps)] for own, steps in zip(trained.norms, local.steps, strict=True)]
     return Outcome(message, state, trained.b, trained.loss, norms, _moved(trained))
+
+
+def _local_round(job: Job, local: Local) -> tuple[Message, State]:
+    if job.task.device.type == "cpu":
+        return job.algorithm.local_round(local)
+    with job.task.device:  # whatever an algorithm makes is made there
+        return job.algorithm.local_round(local)
 
 
 def train_group(job: Job, rows: Sequence[int]) -> Outcome:
@@ -244,6 +280,16 @@ def gather(outcomes: list[Outcome], rows: Sequence[int] | None = None) -> Outcom
     if rows is None or list(rows) == list(range(len(rows))):
         return together
     return together.take(sorted(range(len(rows)), key=lambda place: rows[place]))
+
+
+def _moved_to(device: torch.device, values: State) -> State:
+    moved = {
+        name: PerClient(value.rows.to(device))
+        if isinstance(value, PerClient)
+        else (value.to(device) if isinstance(value, Tensor) else value)
+        for name, value in values.items()
+    }
+    return State(**moved)
 
 
 def _rows(values: State, rows: list[int]) -> State:

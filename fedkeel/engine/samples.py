@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.data.dataset import Federation, Indices, Split
+from fedkeel.engine.devices import CPU
 from fedkeel.engine.randomness import Purpose, generator
 from fedkeel.learning.task import Batch, Batches
 
@@ -30,9 +31,16 @@ class Samples:
     ``channels_last`` lays images out as convolutions like them; their shape [n, C, H, W] stays.
     """
 
-    def __init__(self, federation: Federation, dtype: torch.dtype, channels_last: bool = False) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        dtype: torch.dtype,
+        channels_last: bool = False,
+        device: torch.device = CPU,
+    ) -> None:
         self.federation = federation
         self.dtype = dtype
+        self.device = device
         self.transform = federation.dataset.transform
         self._channels_last = channels_last and len(federation.dataset.input_shape) == 3
         width = int(np.prod(federation.dataset.train.x.shape[1:]))
@@ -68,7 +76,7 @@ class Samples:
         values = self.transform.prepare(x, self.dtype)
         if self._channels_last:
             values = as_channels_last(values)
-        return values, torch.from_numpy(y)
+        return values.to(self.device), torch.from_numpy(y).to(self.device)
 
     @cached_property
     def test(self) -> tuple[Tensor, Tensor]:
@@ -101,7 +109,7 @@ class ClientBatches(Batches):
         self, samples: Samples, client: int, plan: list[np.ndarray], augmentation: torch.Generator | None
     ) -> None:
         self.x, self.y = samples.of_client(client)
-        self.array = array_of(self.x, self.x)
+        self.array = array_of(self.x, self.x) if self.x.is_cpu else None
         self.widths = [len(rows) for rows in plan]
         """Samples of each step."""
         self.starts = list(accumulate(self.widths, initial=0))
@@ -123,17 +131,20 @@ class ClientBatches(Batches):
         if k >= len(self):
             raise IndexError(k)
         rows = self.rows[self.starts[k] : self.starts[k + 1]]
-        x = space_for(self.x, len(rows))
-        self.array.take(rows, axis=0, out=array_of(x, self.x), mode="clip")
+        if self.array is None:
+            x = self.x[torch.from_numpy(rows)]
+        else:
+            x = space_for(self.x, len(rows))
+            self.array.take(rows, axis=0, out=array_of(x, self.x), mode="clip")
         if self.augmentation is not None:
             # Kept for the round, so that an algorithm that looks at step k twice sees the same images.
-            if k not in self._augmented:
-                self._augmented[k] = self._transform.augmented(x, self.augmentation)
+            if k not in self._augmented:  # drawn in main memory, so that all devices see the same ones
+                self._augmented[k] = self._transform.augmented(x.cpu(), self.augmentation).to(x.device)
             x = self._augmented[k]
         return Batch(x.unsqueeze(0), self.y[torch.from_numpy(rows)].unsqueeze(0))
 
     def stream(self, flat: bool = False) -> Iterator[Batch]:
-        if self.augmentation is not None:
+        if self.augmentation is not None or self.array is None:
             yield from self
             return
         targets = self.y[torch.from_numpy(self.rows)].unsqueeze(0).split_with_sizes(self.widths, dim=1)
@@ -200,7 +211,7 @@ def _as_images(pixels: Tensor) -> Tensor:
 def full_batches(samples: Samples, client: int, batch_size: int = 2048) -> list[Batch]:
     """All of a client's samples once; the weights make the sum over batches the mean over samples."""
     x, y = samples.of_client(client)
-    share = torch.full((1, len(y)), 1 / len(y), dtype=samples.dtype)
+    share = x.new_full((1, len(y)), 1 / len(y))
     return [
         Batch(x[None, s : s + batch_size], y[None, s : s + batch_size], share[:, s : s + batch_size])
         for s in range(0, len(y), batch_size)

@@ -13,7 +13,8 @@ from fedkeel.algorithms.contract import Algorithm, Clients, Problem, Round, Uplo
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import Rows, State, bytes_down, bytes_up
 from fedkeel.data.dataset import Federation
-from fedkeel.engine.executors import Executor, Job, Serial
+from fedkeel.engine.devices import CPU
+from fedkeel.engine.executors import Executor, Job, Outcome, Serial
 from fedkeel.engine.faults import Fault, Plan, check_needs, counted, plan_round
 from fedkeel.engine.samples import Samples
 from fedkeel.engine.schedule import RandomSchedule, Schedule
@@ -86,7 +87,7 @@ class Simulation:
         self.schedule = schedule or RandomSchedule(training, seed)
         self.faults = faults or Faults()
         check_needs(type(algorithm), self.faults)
-        self.samples = Samples(federation, task.dtype, channels_last=task.convolutional)
+        self.samples = Samples(federation, task.dtype, task.convolutional, task.device)
         self.sizes = torch.from_numpy(np.asarray(federation.sizes))
         average_size = -(-int(self.sizes.sum()) // len(self.sizes))
         self.problem = Problem(task.w0, task.layout, self.sizes, training.local_steps(average_size), task.b0)
@@ -109,7 +110,7 @@ class Simulation:
             job = replace(called, steps=plan.steps).take(counted(plan.arrivals))
         if not job.clients.ids:
             return self._unanswered(state, called, plan, began)
-        outcome = self.executor.run(job)
+        outcome = self._trained(job)
         samples, upload_bytes = self._samples_seen(job), bytes_up(outcome.message) // len(job.clients.ids)
         sound, wrong = examine(self.faults, job.clients.ids, outcome, where)
         if len(sound) < len(job.clients.ids):
@@ -145,11 +146,15 @@ class Simulation:
         )
         return after, record
 
+    def _trained(self, job: Job) -> Outcome:
+        """What the clients of a job return, in main memory."""
+        return self.executor.run(job.on(self.task.device)).on(CPU)
+
     def _unanswered(self, state: RunState, called: Job, plan: Plan, began: float) -> tuple[RunState, RoundRecord]:
         """A round of which the server hears nothing: everything stays as it is."""
         upload_bytes = 0
         if plan.strays:  # what a lost upload weighs shows only when one is made
-            upload_bytes = bytes_up(self.executor.run(called.take(plan.strays[:1])).message)
+            upload_bytes = bytes_up(self._trained(called.take(plan.strays[:1])).message)
         record = RoundRecord(
             t=state.t + 1,
             lr=called.round.lr,
@@ -289,7 +294,8 @@ class Simulation:
     def _check_model(self) -> None:
         x, y = self.samples.example()
         try:
-            outputs = self.task.net(self.task.b0, train=False).forward(self.task.w0, x)
+            w, b = self.task.w0.to(self.task.device), self.task.b0.to(self.task.device)
+            outputs = self.task.net(b, train=False).forward(w, x)
             self.task.loss.per_sample(outputs, y)
         except (RuntimeError, ValueError, IndexError) as error:
             shape = "×".join(map(str, x.shape[1:]))

@@ -17,7 +17,11 @@ from fedkeel.learning.task import Batch, Batches
 
 def stacked(parts: Sequence[Sequence[Batch]], dtype: torch.dtype) -> Batches:
     """Step k of K clients at once. A client whose steps are over is inactive, and its batch has no weight."""
-    plain = [part for part in parts if isinstance(part, ClientBatches) and part.augmentation is None]
+    plain = [
+        part
+        for part in parts
+        if isinstance(part, ClientBatches) and part.augmentation is None and part.array is not None
+    ]
     return GatheredBatches(plain, dtype) if len(plain) == len(parts) else PaddedBatches(parts, dtype)
 
 
@@ -50,12 +54,13 @@ class GatheredBatches(Batches):
         rows = self._rows[:, self._starts[k] : self._starts[k + 1]]
         x = self._space(rows.shape[1])
         for client, own, out in zip(self._clients, rows, x, strict=True):
-            client.array.take(own, axis=0, out=array_of(out, client.x), mode="clip")
+            array_of(client.x, client.x).take(own, axis=0, out=array_of(out, client.x), mode="clip")
         return Batch(x, self._targets(rows), *self._masks(k))
 
     def stream(self, flat: bool = False) -> Iterator[Batch]:
         blocks = blocks_of(self._widths, self._clients[0].x, len(self._clients))
         memory = self._space(max((self._starts[b.stop] - self._starts[b.start] for b in blocks), default=0))
+        sources = [array_of(client.x, client.x) for client in self._clients]
         targets = self._targets(self._rows).split_with_sizes(self._widths, dim=1)
         views: dict[tuple[int, ...], tuple[Sequence[Array], Sequence[Tensor]]] = {}
         for block in blocks:
@@ -66,8 +71,8 @@ class GatheredBatches(Batches):
                 views[widths] = arrays, (x.flatten(2) if flat else x).split_with_sizes(widths, dim=1)
             by_client, by_step = views[widths]
             rows = self._rows[:, self._starts[block.start] : self._starts[block.stop]]
-            for client, own, out in zip(self._clients, rows, by_client, strict=True):
-                client.array.take(own, axis=0, out=out, mode="clip")
+            for source, own, out in zip(sources, rows, by_client, strict=True):
+                source.take(own, axis=0, out=out, mode="clip")
             for k, part in zip(block, by_step, strict=True):
                 yield Batch(part, targets[k], *self._masks(k))
 
@@ -125,11 +130,11 @@ class PaddedBatches(Batches):
         width = max(sizes)
         x = self._first.x.new_zeros(len(batches), width, *self._first.x.shape[2:])
         y = self._first.y.new_zeros(len(batches), width)
-        weight = torch.zeros(len(batches), width, dtype=self._dtype)
+        weight = x.new_zeros(len(batches), width, dtype=self._dtype)
         for i, (batch, size) in enumerate(zip(batches, sizes, strict=True)):
             if batch is not None:
                 x[i, :size], y[i, :size] = batch.x[0], batch.y[0]
                 weight[i, :size] = 1 / size if batch.weight is None else batch.weight[0]
-        active = torch.tensor([size > 0 for size in sizes])
+        active = torch.tensor([size > 0 for size in sizes], device=x.device)
         full = min(sizes) == width and all(batch is None or batch.weight is None for batch in batches)
         return Batch(x, y, None if full else weight, None if bool(active.all()) else active)

@@ -93,8 +93,7 @@ def train(
     workspace = torch.empty_like(y)
     changes_q = averaging is not None or correction is not None or sgd.clip is not None or bool(sgd.weight_decay)
     velocity = torch.zeros_like(y) if sgd.has_momentum else None
-    loss_sum = torch.zeros(len(y), dtype=y.dtype)
-    steps_taken = torch.zeros(len(y), dtype=y.dtype)
+    loss_sum, steps_taken = y.new_zeros(len(y)), y.new_zeros(len(y))
     norms: list[Tensor] = []
     for k, batch in enumerate(stream(batches)):
         if gradient is None:
@@ -200,6 +199,7 @@ def _limited(trained: Trained, start: Tensor, max_move: float | None) -> Trained
     if max_move is None:
         return trained
     move = trained.y - start
-    moved = torch.linalg.vector_norm(move, dim=1, dtype=torch.float64)  # where squares of float32 do not overflow
+    # In double precision, where squares of float32 do not overflow, and which not every accelerator has.
+    moved = torch.linalg.vector_norm(move.cpu(), dim=1, dtype=torch.float64).to(start.device)
     factor = (max_move / moved).to(move.dtype).unsqueeze(1)
     return replace(trained, y=torch.where(factor < 1, start + move * factor, trained.y), moved=moved)

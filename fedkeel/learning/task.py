@@ -134,12 +134,20 @@ class Task:
     The module's own weights are only its initial value ``w0``; it is never trained in place.
     """
 
-    def __init__(self, module: nn.Module, loss: Loss = cross_entropy, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss = cross_entropy,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
         if dtype not in (torch.float32, torch.float64):
             raise invalid("dtype", "float32 or float64", str(dtype))
-        module = copy.deepcopy(module).to(dtype)
+        module = copy.deepcopy(module).to("cpu", dtype)
         self.loss = loss
         self.dtype = dtype
+        self.device = torch.device(device)
+        """Where gradients and outputs are computed; w0 and b0 lie in main memory."""
         self.layout = Layout.of_parameters(module)
         self.buffer_layout = Layout.of_buffers(module)
         self.integer_buffers = [e.name for e in self.buffer_layout if not e.dtype.is_floating_point]
@@ -147,6 +155,7 @@ class Task:
             raise ModelError(f"the model {type(module).__name__} has no trainable parameter; check requires_grad.")
         self.w0 = self.layout.flatten(dict(module.named_parameters()), dtype)
         self.b0 = self.buffer_layout.flatten(dict(module.named_buffers()), dtype)
+        module.to(self.device)
         self._train_module = module.train()
         self._eval_module = copy.deepcopy(module).eval()
         self._bound = BoundModule(module, self.layout, self.buffer_layout, dtype)
@@ -259,9 +268,11 @@ class Task:
     @torch.no_grad()
     def mark(self, w: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Marks:
         """The model on one part of the samples."""
+        w, b = w.to(self.device), b.to(self.device)
         outputs = self._bound.outputs(w, b, x) if self.dense is None else self.dense.logits(w, x)
         hits = int(self.loss.correct(outputs, y).sum())
-        return Marks(hits, float(self.loss.per_sample(outputs, y).sum(dtype=torch.float64)), len(y))
+        # Summed in main memory, since not every accelerator has double precision.
+        return Marks(hits, float(self.loss.per_sample(outputs, y).cpu().sum(dtype=torch.float64)), len(y))
 
     def score(self, w: Tensor, marks: Sequence[Marks]) -> Score:
         """The parts' marks, in the order of the parts, as one score."""
@@ -275,7 +286,7 @@ class Task:
         for entry in self.buffer_layout:
             part = b[entry.start : entry.stop].view(entry.shape)
             named[entry.name] = part.round().to(entry.dtype) if entry.name in self.integer_buffers else part.clone()
-        return {name: named.get(name, tensor) for name, tensor in self._train_module.state_dict().items()}
+        return {name: named.get(name, tensor.cpu()) for name, tensor in self._train_module.state_dict().items()}
 
 
 def _stack(rows: list[Tensor]) -> Tensor:
