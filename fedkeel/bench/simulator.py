@@ -58,7 +58,7 @@ class Simulator:
         self.simulation = Simulation(made, task, federation, training, 0, make_executor(executor, workers))
         self.history = History()
         self.training: list[float] = []
-        """Mean seconds of training and aggregation in the rounds of each ``run``, without evaluation."""
+        """Median seconds of training and aggregation in the rounds of each ``run``, without evaluation."""
         self._state: RunState | None = None
         self._store = Store.create(directory) if directory is not None else None
 
@@ -75,7 +75,7 @@ class Simulator:
         self._state, self.history = execute(
             self.simulation, Evaluation(), self._store, note, self._state, self.history, enough
         )
-        self.training.append(statistics.mean(done.seconds for done in self.history.rounds[-rounds:]))
+        self.training.append(statistics.median(done.seconds for done in self.history.rounds[-rounds:]))
         return [after - before for before, after in pairwise(ends)]
 
     @property
