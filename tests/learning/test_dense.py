@@ -92,17 +92,26 @@ CORRECTIONS = {
 }
 
 
+K = 3
+
+
+def four_steps(unequal: bool) -> tuple[Task, list[Batch]]:
+    """39 parameters and four batches of three clients; unequal: the second has fewer samples, the third none."""
+    torch.manual_seed(0)
+    task = Task(NETS["tanh, staged"](), dtype=torch.float64)
+    weight = torch.zeros(K, 6, dtype=torch.float64)
+    weight[0], weight[1, :3] = 1 / 6, 1 / 3
+    mask = (weight, torch.tensor([True, True, False])) if unequal else (None, None)
+    return task, [
+        Batch(torch.randn(K, 6, 5, dtype=torch.float64), torch.randint(0, 3, (K, 6)), *mask) for _ in range(4)
+    ]
+
+
 @pytest.mark.parametrize("name", CORRECTIONS)
 @pytest.mark.parametrize("unequal", [False, True])
 def test_the_folded_step_is_the_step_of_the_loop(name: str, unequal: bool) -> None:
     """Four steps with decay and correction folded into the products, against the loop that takes them in turn."""
-    torch.manual_seed(0)
-    task = Task(NETS["tanh, staged"](), dtype=torch.float64)
-    K, B = 3, 6
-    weight = torch.zeros(K, B, dtype=torch.float64)
-    weight[0], weight[1, :3] = 1 / 6, 1 / 3
-    mask = (weight, torch.tensor([True, True, False])) if unequal else (None, None)
-    steps = [Batch(torch.randn(K, B, 5, dtype=torch.float64), torch.randint(0, 3, (K, B)), *mask) for _ in range(4)]
+    task, steps = four_steps(unequal)
     y, b = task.w0.expand(K, -1), task.b0.expand(K, -1)
     correction = CORRECTIONS[name](K, task.d)
     folded = train(task, y, b, steps, Sgd(0.1, weight_decay=0.01), correction)
@@ -129,13 +138,7 @@ PARTS = {
 def test_averaged_steps_fold_where_whole_layers_are_averaged(name: str, unequal: bool) -> None:
     """4 · 5 + 4 and 3 · 4 + 3 parameters. Four steps against the loop; m moves for those only who take a step."""
     parts, folds = PARTS[name]
-    torch.manual_seed(0)
-    task = Task(NETS["tanh, staged"](), dtype=torch.float64)
-    K, B = 3, 6
-    weight = torch.zeros(K, B, dtype=torch.float64)
-    weight[0], weight[1, :3] = 1 / 6, 1 / 3
-    mask = (weight, torch.tensor([True, True, False])) if unequal else (None, None)
-    steps = [Batch(torch.randn(K, B, 5, dtype=torch.float64), torch.randint(0, 3, (K, B)), *mask) for _ in range(4)]
+    task, steps = four_steps(unequal)
     y, b = task.w0.expand(K, -1), task.b0.expand(K, -1)
     start = torch.randn(K, sum(part.stop - part.start for part in parts), dtype=torch.float64)
     correction = Correction(slope=0.3, constant=torch.randn(task.d, dtype=torch.float64))
