@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +28,8 @@ from fedkeel.runs.directory import environment
 
 BASE = "fedavg"
 """What compared algorithms are measured against."""
-BLOCKS, FEW_BLOCKS = 5, 3
-BLOCK_SECONDS = 2.0
-"""How long a block lasts at least, so that everybody is measured for ten seconds and more."""
 SLOW_ROUND = 4.0
-"""From this many seconds a round on, a block is one round and there are fewer of them."""
+"""From this many seconds a round on, there are fewer turns."""
 
 Tell = Callable[[str, int, int], None]
 """Told before every block: who is at work, blocks done, blocks in all."""
@@ -51,6 +48,33 @@ class Contender(Protocol):
 
 
 @dataclass(frozen=True)
+class Turns:
+    """How contenders take turns."""
+
+    blocks: int
+    few_blocks: int
+    """Where a round takes longer than ``SLOW_ROUND``."""
+    block_seconds: float
+    """How long a block lasts at least."""
+
+    def number(self, seconds: float, rounds: int | None) -> int:
+        """Of turns, where the longest round takes so many seconds and everybody is to have so many rounds."""
+        blocks = self.few_blocks if seconds > SLOW_ROUND else self.blocks
+        return blocks if rounds is None else min(blocks, rounds)
+
+    def length(self, seconds: float, blocks: int, rounds: int | None) -> int:
+        """Rounds of a block: enough for ``block_seconds``, or so that all blocks together have ``rounds`` at least."""
+        wanted = self.block_seconds / seconds if rounds is None else rounds / blocks
+        return max(1, int(-(-wanted // 1)))
+
+
+REFERENCE = Turns(5, 3, 2.0)
+"""Of fedkeel and the plain loop: everybody is measured for ten seconds and more."""
+COMPARISON = Turns(25, 3, 0.3)
+"""Of algorithms among each other, whose differences are small: many short turns."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """What to measure."""
 
@@ -64,7 +88,7 @@ class Settings:
     durable: bool = False
     """Also with every round committed to disk."""
     compare: tuple[str, ...] = ()
-    """Further algorithms, measured against FedAvg."""
+    """Further algorithms whose training and aggregation are measured against FedAvg's."""
     size: Size = FULL
     matrix_sides: tuple[int, ...] = SIDES
 
@@ -103,7 +127,8 @@ def measure(settings: Settings, tell: Tell = lambda who, done, total: None) -> d
         with process.PeakMemory() as at_first:
             ours.run(1)
         startup = process.age()
-        timings, training, gflops = _everybody(settings, ours, work, images, federation, workers, tell)
+        timings, gflops = _everybody(settings, ours, work, images, federation, workers, tell)
+        compared = _compared(settings, ours.executor, work, federation, workers, tell)
         process.give_back()
         # Once more alone: by now many clients have left their state here, and no other process shares our pages.
         with process.PeakMemory() as at_last:
@@ -140,7 +165,7 @@ def measure(settings: Settings, tell: Tell = lambda who, done, total: None) -> d
         "gflop_per_round": operations / 1e9,
         "arithmetic_share": operations / 1e9 / gflops / own.seconds,
         "durable_overhead": _overhead(timings, ours.name),
-        "compared": _compared(timings, training, settings),
+        "compared": compared,
         "block_seconds": {name: timing.blocks for name, timing in timings.items()},
         "environment": environment(),
     }
@@ -154,11 +179,8 @@ def _everybody(
     federation: Federation,
     workers: int,
     tell: Tell,
-) -> tuple[dict[str, Timing], dict[str, Timing], float]:
-    """Timings of all contenders by name, those of the simulators' training alone, and the matrix peak.
-
-    All but ``ours`` are gone afterwards.
-    """
+) -> tuple[dict[str, Timing], float]:
+    """Timings of all contenders by name, and the matrix peak; all but ``ours`` are gone afterwards."""
     size = settings.size
     contenders: list[Contender] = [ours]
     with ExitStack() as stack:
@@ -166,35 +188,23 @@ def _everybody(
         def join(contender: Contender) -> None:
             contenders.append(stack.enter_context(closing(contender)))
 
-        def simulator(algorithm: str, directory: Path | None = None) -> Simulator:
-            # As ours, so that a difference between them is none between executors.
-            return Simulator(work, size, federation, algorithm, ours.executor, workers, directory)
-
         if settings.durable:
-            join(simulator(settings.algorithm, Path(stack.enter_context(tempfile.TemporaryDirectory()))))
-        if settings.compare:
-            for name in dict.fromkeys((BASE, *settings.compare)):
-                if name != settings.algorithm:
-                    join(simulator(name))
+            # As ours, so that a difference between them is none between executors.
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            join(Simulator(work, size, federation, settings.algorithm, ours.executor, workers, directory))
         for channels_last in (False, True) if work.convolutional else (False,):
             join(PlainLoop(work, size, images, workers, channels_last))
         peak = stack.enter_context(closing(MatrixPeak(workers, settings.matrix_sides)))
-        timings = take_turns(contenders, settings.rounds, peak.run, tell)
-        simulators = [contender for contender in contenders if isinstance(contender, Simulator)]
-        turns = len(timings[ours.name].blocks)
-        training = {one.name: Timing(tuple(one.training[-turns:]), timings[one.name].rounds) for one in simulators}
-        return timings, training, peak.gflops
+        return take_turns(REFERENCE, contenders, settings.rounds, peak.run, tell), peak.gflops
 
 
 def take_turns(
-    contenders: list[Contender], rounds: int | None, between: Callable[[], None], tell: Tell
+    turns: Turns, contenders: Sequence[Contender], rounds: int | None, between: Callable[[], None], tell: Tell
 ) -> dict[str, Timing]:
     """Blocks of everybody in turn, there and back; ``between`` is done before each turn."""
-    usual = {contender.name: _warm_up(contender) for contender in contenders}
-    blocks = FEW_BLOCKS if max(usual.values()) > SLOW_ROUND else BLOCKS
-    if rounds is not None:
-        blocks = min(blocks, rounds)
-    lengths = {name: block_length(seconds, blocks, rounds) for name, seconds in usual.items()}
+    usual = {contender.name: _warm_up(contender, turns.block_seconds) for contender in contenders}
+    blocks = turns.number(max(usual.values()), rounds)
+    lengths = {name: turns.length(seconds, blocks, rounds) for name, seconds in usual.items()}
     seen: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     total = blocks * len(contenders)
     for turn in range(blocks):
@@ -205,16 +215,10 @@ def take_turns(
     return {name: Timing(tuple(times), lengths[name] * blocks) for name, times in seen.items()}
 
 
-def block_length(seconds: float, blocks: int, rounds: int | None) -> int:
-    """Rounds of a block: enough for ``BLOCK_SECONDS``, or so that all blocks together have ``rounds`` at least."""
-    wanted = BLOCK_SECONDS / seconds if rounds is None else rounds / blocks
-    return max(1, int(-(-wanted // 1)))
-
-
-def _warm_up(contender: Contender) -> float:
+def _warm_up(contender: Contender, enough: float) -> float:
     """Seconds of a round once everything is in place."""
     (first,) = contender.run(1)
-    return first if first > BLOCK_SECONDS else min(contender.run(2))
+    return first if first > enough else min(contender.run(2))
 
 
 def _overhead(timings: dict[str, Timing], name: str) -> float | None:
@@ -223,17 +227,26 @@ def _overhead(timings: dict[str, Timing], name: str) -> float | None:
 
 
 def _compared(
-    timings: dict[str, Timing], training: dict[str, Timing], settings: Settings
+    settings: Settings, executor: str, work: Work, federation: Federation, workers: int, tell: Tell
 ) -> dict[str, dict[str, float]]:
-    """Rounds against FedAvg's: whole, and without evaluation (some algorithms offer several models to evaluate)."""
+    """Training and aggregation of all algorithms against FedAvg's.
+
+    Nothing is evaluated on the test set: some algorithms offer several models to evaluate, which is not their work.
+    """
     if not settings.compare:
         return {}
     names = dict.fromkeys((BASE, settings.algorithm, *settings.compare))
-    return {
-        name: {
-            "seconds_per_round": timings[name].seconds,
-            f"relative_to_{BASE}": timings[name].times(timings[BASE]),
-            f"training_relative_to_{BASE}": training[name].times(training[BASE]),
+    with ExitStack() as stack:
+        contenders = {}
+        for name in names:
+            simulator = Simulator(work, settings.size, federation, name, executor, workers, evaluate=False)
+            contenders[name] = stack.enter_context(closing(simulator))
+        timings = take_turns(COMPARISON, list(contenders.values()), settings.rounds, lambda: None, tell)
+        base = timings[contenders[BASE].name]
+        return {
+            name: {
+                "seconds_per_round": timings[one.name].seconds,
+                f"relative_to_{BASE}": timings[one.name].times(base),
+            }
+            for name, one in contenders.items()
         }
-        for name in names
-    }

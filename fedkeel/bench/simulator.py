@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -15,12 +14,13 @@ from fedkeel.bench.works import LR, Images, Size, Work, make_model
 from fedkeel.data import Federation, from_arrays
 from fedkeel.engine.choice import Auto, make_executor
 from fedkeel.engine.settings import Training
-from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.engine.simulation import Simulation
 from fedkeel.runs.history import History
-from fedkeel.runs.runner import Evaluation, Progress, execute
+from fedkeel.runs.runner import Evaluation, begin, rounds
 from fedkeel.runs.store import Store
 
 DEFAULT_EXECUTOR = "auto"
+TRAINED_ONLY = ", not evaluated"
 UNLIMITED = 1_000_000
 """Rounds of the experiment; a measurement stops long before."""
 
@@ -33,7 +33,10 @@ def make_federation(size: Size, images: Images) -> Federation:
 
 
 class Simulator:
-    """One algorithm with one executor; with a directory, every round is committed to a store there."""
+    """One algorithm with one executor; with a directory, every round is committed to a store there.
+
+    Rounds follow each other as in a run, each evaluated beside the training of the next where the runner does so.
+    """
 
     def __init__(
         self,
@@ -44,8 +47,9 @@ class Simulator:
         executor: str,
         workers: int,
         directory: Path | None = None,
+        evaluate: bool = True,
     ) -> None:
-        self.name = algorithm if directory is None else f"{algorithm}, durable"
+        self.name = algorithm + (", durable" if directory is not None else "" if evaluate else TRAINED_ONLY)
         training = Training(
             rounds=UNLIMITED,
             participation=size.cohort / size.clients,
@@ -56,26 +60,18 @@ class Simulator:
         task = build.make_task(make_model(work), federation.dataset, 0, build.DTYPES[training.dtype])
         made = make_algorithm(algorithm)
         self.simulation = Simulation(made, task, federation, training, 0, make_executor(executor, workers))
+        evaluation = Evaluation(every=1 if evaluate else UNLIMITED)
         self.history = History()
-        self.training: list[float] = []
-        """Median seconds of training and aggregation in the rounds of each ``run``, without evaluation."""
-        self._state: RunState | None = None
         self._store = Store.create(directory) if directory is not None else None
+        first = begin(self.simulation, evaluation, self._store, self.history)
+        self._rounds = rounds(self.simulation, evaluation, first, self.history, self._store)
 
-    def run(self, rounds: int) -> list[float]:
-        """Seconds of each round: training, aggregation, evaluation and, if durable, the commit."""
+    def run(self, count: int) -> list[float]:
+        """Seconds of each of some rounds: training, aggregation, evaluation and, if durable, the commit."""
         ends = [time.perf_counter()]
-
-        def note(progress: Progress) -> None:
+        for _ in range(count):
+            next(self._rounds)
             ends.append(time.perf_counter())
-
-        def enough() -> bool:
-            return len(ends) > rounds
-
-        self._state, self.history = execute(
-            self.simulation, Evaluation(), self._store, note, self._state, self.history, enough
-        )
-        self.training.append(statistics.median(done.seconds for done in self.history.rounds[-rounds:]))
         return [after - before for before, after in pairwise(ends)]
 
     @property

@@ -70,16 +70,11 @@ def show(result: dict[str, Any], title: str) -> None:
                 algorithm_class(name).title,
                 f"{row['seconds_per_round']:.3f}",
                 f"{row[f'relative_to_{BASE}']:.2f}×",
-                f"{row[f'training_relative_to_{BASE}']:.2f}×",
             ]
             for name, row in result["compared"].items()
         ]
         console.print()
-        console.print(
-            table(
-                ["algorithm", ("s/round", "right"), (f"time of {base}", "right"), ("without evaluation", "right")], rows
-            )
-        )
+        console.print(table(["without evaluation", ("s/round", "right"), (f"time of {base}", "right")], rows))
     startup = "" if result["startup_seconds"] is None else f"start-up {result['startup_seconds']:.1f} s · "
     overhead = result["durable_overhead"]
     durable = "" if overhead is None else f" · a commit every round costs {overhead:+.1%}"

@@ -63,6 +63,10 @@ class Auto:
         self._executor: Executor | None = None
         self.choice: Choice | None = None
 
+    @property
+    def shares(self) -> bool:
+        return self._executor is not None and self._executor.shares
+
     def decide(self, choice: Choice) -> None:
         """Use this executor without a trial, as a resumed run must."""
         self.choice = choice

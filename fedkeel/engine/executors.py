@@ -25,10 +25,13 @@ from fedkeel.errors import ModelError
 from fedkeel.learning.loop import Sgd, Trained
 from fedkeel.learning.task import Batch, Score, Task
 
+Model = tuple[Tensor, Tensor]
+"""Parameters [d] and buffers [m]."""
+
 
 @dataclass(frozen=True)
 class Job:
-    """One round of local training, for the whole cohort."""
+    """One round of local training, for the whole cohort; and models to evaluate on the side."""
 
     algorithm: Algorithm
     task: Task
@@ -46,6 +49,8 @@ class Job:
     steps: Tensor
     steps_per_epoch: Tensor
     sgd: Sgd
+    exam: tuple[Model, ...] = ()
+    """Models to evaluate on the test set, by whoever has nothing to train."""
 
     def on(self, device: torch.device) -> Job:
         """The same round with everything that clients see on a device."""
@@ -124,6 +129,8 @@ class Outcome:
     """Per client the norms of its gradients before clipping [K_i]; empty without clipping."""
     moved: Tensor
     """How far local training moved each client's model before that was limited [S]; NaN without a limit."""
+    scores: tuple[Score, ...] = ()
+    """Of the models of the job's exam."""
 
     def on(self, device: torch.device) -> Outcome:
         """The same on a device."""
@@ -134,6 +141,7 @@ class Outcome:
             self.loss.to(device),
             [norms.to(device) for norms in self.norms],
             self.moved.to(device),
+            self.scores,
         )
 
     def lend_nothing_to(self, state: State) -> State:
@@ -156,6 +164,7 @@ class Outcome:
             self.loss[kept],
             [self.norms[row] for row in kept],
             self.moved[kept],
+            self.scores,
         )
 
 
@@ -163,6 +172,10 @@ class Executor(Protocol):
     """Computes the clients of a round."""
 
     name: str
+
+    @property
+    def shares(self) -> bool:
+        """Whether several processes share the work, so that an exam beside a round uses time that one would idle."""
 
     def run(self, job: Job) -> Outcome:
         """Train every client of the job; the outcome may lie in memory that the next call overwrites."""
@@ -181,9 +194,10 @@ class Serial:
     """One client after the other, in this process."""
 
     name = "serial"
+    shares = False
 
     def run(self, job: Job) -> Outcome:
-        return gather([train_one(job, i) for i in range(len(job.clients.ids))])
+        return examined(job, gather([train_one(job, i) for i in range(len(job.clients.ids))]))
 
     def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor) -> Score:
         return task.evaluate(w, b, *samples.test)
@@ -193,6 +207,13 @@ class Serial:
 
     def close(self) -> None:
         pass
+
+
+def examined(job: Job, outcome: Outcome) -> Outcome:
+    """The outcome with the scores of the job's exam, evaluated here and now."""
+    if not job.exam:
+        return outcome
+    return replace(outcome, scores=tuple(job.task.evaluate(w, b, *job.samples.test) for w, b in job.exam))
 
 
 def train_one(job: Job, i: int) -> Outcome:

@@ -4,7 +4,8 @@ Workers are forked from this process when the first round comes, so that data, m
 modules and losses included, and nothing has to be pickled. Broadcast, client states and results lie in shared memory;
 through the pipes go only names, places and small numbers. Whoever is free takes the next unit of work. For ``pool``
 that is one client, so that the bits are those of ``serial`` for any number of workers; for ``stacked`` a group of
-similar clients as one computation. A worker that dies is replaced, and its unit is computed again.
+similar clients as one computation. Parts of the test set come last: they are short, and fill the time in which others
+still train. A worker that dies is replaced, and its units are computed again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -24,16 +26,18 @@ from torch import Tensor
 from fedkeel.algorithms.contract import Clients
 from fedkeel.algorithms.state import PerClient, State
 from fedkeel.engine.arena import Arena, ArenaFullError, Place
-from fedkeel.engine.executors import Job, Outcome, gather, train_group
+from fedkeel.engine.executors import Job, Outcome, examined, gather, train_group
 from fedkeel.engine.grouping import groups
 from fedkeel.engine.samples import Samples
 from fedkeel.errors import FedkeelError, InputError
-from fedkeel.learning.task import Marks, Score, Task
+from fedkeel.learning.task import Score, Task
 
 SPARE = 4
 """Arenas reserve this many times what the first round needs; what is not written costs nothing."""
 ATTEMPTS = 3
-"""How often a unit is tried before a round is given up because its worker keeps dying."""
+"""How often a command is tried before a round is given up because its worker keeps dying."""
+AHEAD = 2
+"""Commands that a worker may have at a time: with one only, it would sleep from its answer to the next."""
 
 
 class WorkerDiedError(FedkeelError):
@@ -42,11 +46,11 @@ class WorkerDiedError(FedkeelError):
 
 @dataclass
 class Worker:
-    """A process, the pipe to it, and the unit of the round that it works on."""
+    """A process, the pipe to it, and the commands that it has not answered yet, by number."""
 
     process: BaseProcess
     pipe: Connection
-    busy_with: int | None = None
+    at: deque[int] = field(default_factory=deque)
     informed: bool = False
     """Whether it has this round's order."""
 
@@ -72,10 +76,10 @@ class Train:
 
 @dataclass(frozen=True)
 class Mark:
-    """To a worker: evaluate the model at these places on some parts of the test set."""
+    """To a worker: evaluate the model at these places on a part of the test set."""
 
     places: dict[str, Place]
-    parts: list[slice]
+    part: slice
 
 
 class Pool:
@@ -92,11 +96,16 @@ class Pool:
         self._orders = Arena(1)
         self._results = Arena(1)
 
+    @property
+    def shares(self) -> bool:
+        return self.count > 1
+
     def run(self, job: Job) -> Outcome:
         """Train every client of the job; the outcome may lie in memory that the next call overwrites."""
         units = groups(job, self.count) if self._stack else _one_by_one(job)
         if len(units) == 1 or self.count == 1:
-            return gather([train_group(job, rows) for rows in units], [i for rows in units for i in rows])
+            outcomes = [train_group(job, rows) for rows in units]
+            return examined(job, gather(outcomes, [i for rows in units for i in rows]))
         if self._job is None or not _same_simulation(self._job, job) or len(units) > self._results.slots:
             self._start(job, units, _down_bytes(job) * SPARE, _up_bytes(job, units) * SPARE)
         for _ in range(2):
@@ -114,23 +123,7 @@ class Pool:
         if self._job is None or self._job.task is not task or self._job.samples is not samples or len(parts) == 1:
             return task.evaluate(w, b, x, y)
         places = self._orders.write({"w": w, "b": b})
-        shares = [parts[number :: len(self._workers)] for number in range(len(self._workers))]
-        for worker, share in zip(self._workers, shares, strict=True):
-            try:
-                worker.pipe.send(Mark(places, share))
-            except OSError:  # noticed below, where its answer is missing
-                continue
-        marks: dict[int, Marks] = {}
-        for worker, share in zip(self._workers, shares, strict=True):
-            try:
-                answer = worker.pipe.recv()
-            except (EOFError, OSError):  # a dead worker is replaced by the next round
-                answer = [task.mark(w, b, x[part], y[part]) for part in share]
-            if isinstance(answer, BaseException):
-                self.close()
-                raise answer
-            marks |= {part.start: mark for part, mark in zip(share, answer, strict=True)}
-        return task.score(w, [marks[part.start] for part in parts])
+        return task.score(w, self._carried_out([Mark(places, part) for part in parts]))
 
     def describe(self) -> str:
         return f"{self.name}, {self.count} worker{'s' if self.count > 1 else ''}"
@@ -167,71 +160,100 @@ class Pool:
 
     def _round(self, job: Job, units: list[list[int]]) -> Outcome:
         order = _as_order(job, self._orders)
-        waiting = deque(range(len(units)))
-        tries = [0] * len(units)
-        found: dict[int, dict[str, Place]] = {}
         # With a unit for every client, the slots are in client order whoever is computed first.
         slots = [rows[0] for rows in units] if len(units) == len(job.clients.ids) else list(range(len(units)))
+        parts = job.task.sheets(len(job.samples.test[1])) if job.exam else []
+        models = [{name: order.places[f"exam/{number}/{name}"] for name in "wb"} for number in range(len(job.exam))]
+        answers = self._carried_out(
+            [
+                *(Train(order, rows, slot) for rows, slot in zip(units, slots, strict=True)),
+                *(Mark(places, part) for places in models for part in parts),
+            ]
+        )
+        found, marks = answers[: len(units)], iter(answers[len(units) :])
+        scores = tuple(job.task.score(w, [next(marks) for _ in parts]) for w, _ in job.exam)
+        if len(units) == len(job.clients.ids) and all(places == found[0] for places in found):
+            return replace(_one_each(self._results.read_side_by_side(found[0], len(units))), scores=scores)
+        outcomes = [_as_outcome(self._results.read(places, slot)) for places, slot in zip(found, slots, strict=True)]
+        return replace(gather(outcomes, [i for unit in units for i in unit]), scores=scores)
+
+    def _carried_out(self, commands: Sequence[Train | Mark]) -> list[Any]:
+        """The workers' answers to all commands, whoever gives them. All ``Train`` must have one and the same order."""
+        waiting = deque(range(len(commands)))
+        tries = [0] * len(commands)
+        answers: dict[int, Any] = {}
         for worker in self._workers:
-            worker.busy_with, worker.informed = None, False
-        while len(found) < len(units):
-            for number, worker in enumerate(self._workers):
-                if worker.busy_with is None and waiting:
-                    unit = waiting.popleft()
-                    worker.busy_with = unit
-                    try:
-                        worker.pipe.send(Train(None if worker.informed else order, units[unit], slots[unit]))
-                        worker.informed = True
-                    except OSError:
-                        self._replace(number, waiting, tries, job, units)
-            ready = wait([worker.pipe for worker in self._workers if worker.busy_with is not None])
+            worker.at.clear()
+            worker.informed = False
+        while len(answers) < len(commands):
+            for depth in range(1, AHEAD + 1):
+                for number in range(len(self._workers)):
+                    if len(self._workers[number].at) < depth:
+                        self._supply(number, commands, waiting, tries)
+            ready = wait([worker.pipe for worker in self._workers if worker.at])
             for number, worker in enumerate(self._workers):
                 if worker.pipe in ready:
-                    self._collect(number, found, waiting, tries, job, units)
-        if len(units) == len(job.clients.ids) and all(places == found[0] for places in found.values()):
-            return _one_each(self._results.read_side_by_side(found[0], len(units)))
-        outcomes = [_as_outcome(self._results.read(found[unit], slots[unit])) for unit in range(len(units))]
-        return gather(outcomes, [i for unit in units for i in unit])
+                    self._collect(number, commands, answers, waiting, tries)
+        return [answers[number] for number in range(len(commands))]
+
+    def _supply(self, number: int, commands: Sequence[Train | Mark], waiting: deque[int], tries: list[int]) -> None:
+        """Give a worker its next command; one ahead, so that it need not wait, only while there is plenty for all."""
+        worker = self._workers[number]
+        if not waiting or (worker.at and len(waiting) <= AHEAD * len(self._workers)):
+            return
+        worker.at.append(waiting.popleft())
+        command = commands[worker.at[-1]]
+        if isinstance(command, Train) and worker.informed:
+            command = replace(command, order=None)
+        try:
+            worker.pipe.send(command)
+        except OSError:
+            self._replace(number, commands, waiting, tries)
+            return
+        worker.informed |= isinstance(command, Train)
 
     def _collect(
         self,
         number: int,
-        found: dict[int, dict[str, Place]],
+        commands: Sequence[Train | Mark],
+        answers: dict[int, Any],
         waiting: deque[int],
         tries: list[int],
-        job: Job,
-        units: list[list[int]],
     ) -> None:
         worker = self._workers[number]
         try:
             answer = worker.pipe.recv()
         except (EOFError, OSError):
-            self._replace(number, waiting, tries, job, units)
+            self._replace(number, commands, waiting, tries)
             return
-        unit, worker.busy_with = worker.busy_with, None
-        assert unit is not None
         if isinstance(answer, BaseException):
             self.close()  # others may still be writing; the next round starts afresh
             raise answer
-        found[unit] = answer
+        answers[worker.at.popleft()] = answer
 
-    def _replace(self, number: int, waiting: deque[int], tries: list[int], job: Job, units: list[list[int]]) -> None:
+    def _replace(self, number: int, commands: Sequence[Train | Mark], waiting: deque[int], tries: list[int]) -> None:
+        """Another worker for one that died at the first of its commands; all of them are to be carried out again."""
         worker = self._workers[number]
-        unit = worker.busy_with
-        assert unit is not None
-        tries[unit] += 1
+        tries[worker.at[0]] += 1
         worker.pipe.close()
         worker.process.join(timeout=5)
-        if tries[unit] >= ATTEMPTS:
-            ids = ", ".join(str(job.clients.ids[i]) for i in units[unit])
+        if tries[worker.at[0]] >= ATTEMPTS:
             self.close()
             raise WorkerDiedError(
-                f"the worker process of client {ids} died {ATTEMPTS} times in round {job.round.t + 1} "
+                f"the worker process {_purpose(commands[worker.at[0]])} died {ATTEMPTS} times "
                 f"(exit code {worker.process.exitcode}); it may need more memory than there is: "
                 "try fewer workers (run.workers) or run.executor = 'serial'."
             )
-        waiting.appendleft(unit)
+        waiting.extendleft(reversed(worker.at))
         self._workers[number] = self._fork()
+
+
+def _purpose(command: Train | Mark) -> str:
+    if isinstance(command, Mark):
+        return "that evaluates a model"
+    assert command.order is not None
+    ids = command.order.fields["clients"]["ids"]
+    return f"of client {', '.join(str(ids[i]) for i in command.rows)} in round {command.order.fields['round'].t + 1}"
 
 
 def _one_by_one(job: Job) -> list[list[int]]:
@@ -268,12 +290,12 @@ def _work(pipe: Connection, inherited: list[Connection], job: Job, orders: Arena
 
 
 def _done(command: Train | Mark, job: Job, orders: Arena, results: Arena) -> Any:
-    """Carry out a command: where the outcome lies, or the marks of the parts."""
+    """Carry out a command: where the outcome lies, or the marks of the part."""
     if isinstance(command, Train):
         return results.write(_flat(train_group(job, command.rows)), command.slot)
     model = orders.read(command.places)
     x, y = job.samples.test
-    return [job.task.mark(model["w"], model["b"], x[part], y[part]) for part in command.parts]
+    return job.task.mark(model["w"], model["b"], x[command.part], y[command.part])
 
 
 def _as_order(job: Job, arena: Arena) -> Order:
@@ -288,6 +310,8 @@ def _as_order(job: Job, arena: Arena) -> Order:
         else:
             scalars[name] = value
     tensors |= {f"state/{name}": value for name, value in job.states.items()}
+    for number, (w, b) in enumerate(job.exam):
+        tensors |= {f"exam/{number}/w": w, f"exam/{number}/b": b}
     momentum = job.sgd.momentum
     if isinstance(momentum, Tensor):
         tensors["momentum"] = momentum
@@ -355,7 +379,8 @@ def _same_simulation(one: Job, two: Job) -> bool:
 
 def _down_bytes(job: Job) -> int:
     values = [v.rows if isinstance(v, PerClient) else v for v in job.message.values()]
-    tensors = [v for v in [*values, *job.states.values(), job.buffers] if isinstance(v, Tensor)]
+    models = [part for model in job.exam for part in model]
+    tensors = [v for v in [*values, *job.states.values(), *models, job.buffers] if isinstance(v, Tensor)]
     return sum(v.numel() * v.element_size() for v in tensors) + (1 << 16)
 
 

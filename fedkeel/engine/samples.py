@@ -14,6 +14,7 @@ from torch import Tensor
 from fedkeel.data.dataset import Federation, Indices, Split
 from fedkeel.engine.devices import CPU
 from fedkeel.engine.randomness import Purpose, generator
+from fedkeel.learning.dense import hot_steps
 from fedkeel.learning.task import Batch, Batches
 
 CACHE_BYTES = 1 << 30
@@ -143,11 +144,13 @@ class ClientBatches(Batches):
             x = self._augmented[k]
         return Batch(x.unsqueeze(0), self.y[torch.from_numpy(rows)].unsqueeze(0))
 
-    def stream(self, flat: bool = False) -> Iterator[Batch]:
+    def stream(self, classes: int | None = None) -> Iterator[Batch]:
         if self.augmentation is not None or self.array is None:
             yield from self
             return
-        targets = self.y[torch.from_numpy(self.rows)].unsqueeze(0).split_with_sizes(self.widths, dim=1)
+        asked = self.y[torch.from_numpy(self.rows)].unsqueeze(0)
+        targets = asked.split_with_sizes(self.widths, dim=1)
+        hot = None if classes is None else hot_steps(asked, self.widths, classes, self.x.dtype)
         blocks = blocks_of(self.widths, self.x)
         memory = space_for(self.x, max((self.starts[b.stop] - self.starts[b.start] for b in blocks), default=0))
         for block in blocks:
@@ -155,9 +158,9 @@ class ClientBatches(Batches):
             x = memory[: len(rows)]
             self.array.take(rows, axis=0, out=array_of(x, self.x), mode="clip")
             x = x.unsqueeze(0)
-            parts = (x.flatten(2) if flat else x).split_with_sizes(self.widths[block.start : block.stop], dim=1)
+            parts = (x if hot is None else x.flatten(2)).split_with_sizes(self.widths[block.start : block.stop], dim=1)
             for k, part in zip(block, parts, strict=True):
-                yield Batch(part, targets[k])
+                yield Batch(part, targets[k], hot=None if hot is None else hot[k])
 
 
 def blocks_of(widths: Sequence[int], x: Tensor, clients: int = 1) -> list[range]:

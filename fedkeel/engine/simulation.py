@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import Rows, State, bytes_down, bytes_up
 from fedkeel.data.dataset import Federation
 from fedkeel.engine.devices import CPU
-from fedkeel.engine.executors import Executor, Job, Outcome, Serial
+from fedkeel.engine.executors import Executor, Job, Model, Outcome, Serial
 from fedkeel.engine.faults import Fault, Plan, check_needs, counted, plan_round
 from fedkeel.engine.samples import Samples
 from fedkeel.engine.schedule import RandomSchedule, Schedule
@@ -62,6 +63,8 @@ class RoundRecord:
     norms: tuple[Tensor, ...] = field(default=(), repr=False)
     faults: tuple[Fault, ...] = ()
     """What went wrong, client by client."""
+    scores: dict[str, Score] = field(default_factory=dict, repr=False)
+    """Of the models that were to be evaluated beside the round."""
 
 
 class Simulation:
@@ -100,8 +103,12 @@ class Simulation:
         rows = {name: Rows() for name in self._client_template}
         return RunState(0, self.algorithm.server_init(self.problem), self.task.b0, rows, Rows())
 
-    def step(self, state: RunState) -> tuple[RunState, RoundRecord]:
-        """One round: broadcast, local training, aggregation."""
+    def step(self, state: RunState, exam: Mapping[str, Model] | None = None) -> tuple[RunState, RoundRecord]:
+        """One round: broadcast, local training, aggregation.
+
+        The models of ``exam`` are evaluated on the test set by whoever has nothing to train; the record has the scores.
+        """
+        exam = exam or {}
         began = time.perf_counter()
         where = f"{self.algorithm.title} diverged in round {state.t + 1}"
         called = job = self.job(state)
@@ -109,8 +116,8 @@ class Simulation:
         if plan.faults:
             job = replace(called, steps=plan.steps).take(counted(plan.arrivals))
         if not job.clients.ids:
-            return self._unanswered(state, called, plan, began)
-        outcome = self._trained(job)
+            return self._unanswered(state, called, plan, began, exam)
+        outcome = self._trained(replace(job, exam=tuple(exam.values())))
         samples, upload_bytes = self._samples_seen(job), bytes_up(outcome.message) // len(job.clients.ids)
         sound, wrong = examine(self.faults, job.clients.ids, outcome, where)
         if len(sound) < len(job.clients.ids):
@@ -143,6 +150,7 @@ class Simulation:
             seconds=time.perf_counter() - began,
             norms=tuple(norms.clone() for norms in outcome.norms),
             faults=(*plan.faults, *wrong),
+            scores=dict(zip(exam, outcome.scores, strict=True)),
         )
         return after, record
 
@@ -150,11 +158,14 @@ class Simulation:
         """What the clients of a job return, in main memory."""
         return self.executor.run(job.on(self.task.device)).on(CPU)
 
-    def _unanswered(self, state: RunState, called: Job, plan: Plan, began: float) -> tuple[RunState, RoundRecord]:
+    def _unanswered(
+        self, state: RunState, called: Job, plan: Plan, began: float, exam: Mapping[str, Model]
+    ) -> tuple[RunState, RoundRecord]:
         """A round of which the server hears nothing: everything stays as it is."""
         upload_bytes = 0
         if plan.strays:  # what a lost upload weighs shows only when one is made
             upload_bytes = bytes_up(self._trained(called.take(plan.strays[:1])).message)
+        scores = {name: self.executor.evaluate(self.task, self.samples, w, b) for name, (w, b) in exam.items()}
         record = RoundRecord(
             t=state.t + 1,
             lr=called.round.lr,
@@ -167,14 +178,24 @@ class Simulation:
             bytes_up=plan.sent * upload_bytes + self._buffer_bytes(plan.sent),
             seconds=time.perf_counter() - began,
             faults=plan.faults,
+            scores=scores,
         )
         return replace(state, t=state.t + 1), record
 
     def evaluate(self, state: RunState, on: str = "test") -> dict[str, Score]:
         """Accuracy and loss of every candidate model on the test set (or on all ``train`` samples)."""
-        scores = {name: self._score(w, state.b, on) for name, w in self.algorithm.candidates(state.server).items()}
+        scores = {name: self._score(w, b, on) for name, (w, b) in self.candidates(state).items()}
         personal = self._personal_score(state) if on == "test" else None
         return scores if personal is None else {"client_mean": personal} | scores
+
+    def candidates(self, state: RunState) -> dict[str, Model]:
+        """The models that the algorithm offers as its result, by name."""
+        return {name: (w, state.b) for name, w in self.algorithm.candidates(state.server).items()}
+
+    @property
+    def has_personal_models(self) -> bool:
+        """Whether the algorithm lets what clients use differ from the global model."""
+        return type(self.algorithm).personal is not Algorithm.personal
 
     def feedback(self, state: RunState) -> Score:
         """The global model on the server's validation samples, for the algorithms that use it."""
@@ -248,7 +269,7 @@ class Simulation:
 
     def _personal_models(self, state: RunState) -> Tensor | None:
         """The models [N, d] that clients use themselves, where the algorithm lets these differ from the global one."""
-        if type(self.algorithm).personal is Algorithm.personal:
+        if not self.has_personal_models:
             return None  # nothing to gather for the many algorithms without personal models
         everybody = range(self.federation.N)
         rows = {name: rows.take(everybody, self._client_template[name]) for name, rows in state.clients.items()}

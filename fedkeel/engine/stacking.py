@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedkeel.data.dataset import Indices
 from fedkeel.engine.samples import Array, ClientBatches, array_of, blocks_of, space_for
+from fedkeel.learning.dense import hot_steps
 from fedkeel.learning.task import Batch, Batches
 
 
@@ -57,24 +58,26 @@ class GatheredBatches(Batches):
             array_of(client.x, client.x).take(own, axis=0, out=array_of(out, client.x), mode="clip")
         return Batch(x, self._targets(rows), *self._masks(k))
 
-    def stream(self, flat: bool = False) -> Iterator[Batch]:
+    def stream(self, classes: int | None = None) -> Iterator[Batch]:
         blocks = blocks_of(self._widths, self._clients[0].x, len(self._clients))
         memory = self._space(max((self._starts[b.stop] - self._starts[b.start] for b in blocks), default=0))
         sources = [array_of(client.x, client.x) for client in self._clients]
-        targets = self._targets(self._rows).split_with_sizes(self._widths, dim=1)
+        asked = self._targets(self._rows)
+        targets = asked.split_with_sizes(self._widths, dim=1)
+        hot = None if classes is None else hot_steps(asked, self._widths, classes, self._dtype)
         views: dict[tuple[int, ...], tuple[Sequence[Array], Sequence[Tensor]]] = {}
         for block in blocks:
             widths = tuple(self._widths[block.start : block.stop])
             if widths not in views:  # making views takes longer than one would think
                 x = memory[:, : sum(widths)]
                 arrays = [array_of(own, client.x) for own, client in zip(x, self._clients, strict=True)]
-                views[widths] = arrays, (x.flatten(2) if flat else x).split_with_sizes(widths, dim=1)
+                views[widths] = arrays, (x if hot is None else x.flatten(2)).split_with_sizes(widths, dim=1)
             by_client, by_step = views[widths]
             rows = self._rows[:, self._starts[block.start] : self._starts[block.stop]]
             for source, own, out in zip(sources, rows, by_client, strict=True):
                 source.take(own, axis=0, out=out, mode="clip")
             for k, part in zip(block, by_step, strict=True):
-                yield Batch(part, targets[k], *self._masks(k))
+                yield Batch(part, targets[k], *self._masks(k), hot=None if hot is None else hot[k])
 
     def _space(self, samples: int) -> Tensor:
         """Memory for some samples of each client [K, samples, ...]."""

@@ -8,6 +8,7 @@ form; tests hold the result against autograd.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -89,7 +90,7 @@ class DenseNet:
 
     def __init__(self, layers: list[Layer]) -> None:
         self.layers = layers
-        self._minus_ones = torch.empty(0)
+        self.classes = layers[-1].outputs
         self._views: dict[tuple[int, torch.Size, torch.dtype], tuple[Tensor, Parameters]] = {}
 
     def of(self, vectors: Tensor) -> Parameters:
@@ -111,14 +112,15 @@ class DenseNet:
         ``weight`` [K, B] are the samples' shares where batches are padded; None: all equal. ``out`` [K, d] takes the
         gradient, so that a loop need not touch new memory at every step.
         """
-        inputs, errors, share, log_p = self.backpropagated(self.of(y), x, targets, weight)
+        hot = minus_one_hot(targets, self.classes, y.dtype)
+        inputs, errors, share, log_p = self.backpropagated(self.of(y), x, hot, weight)
         gradient = torch.empty_like(y) if out is None else out
         for layer, given, error in zip(self.of(gradient), inputs, errors, strict=True):
             error.mul_(share)
             torch.bmm(error, given, out=layer.weights)
             if layer.biases is not None:
                 torch.sum(error, dim=2, out=layer.biases)
-        return gradient, mean_loss(log_p, weight)
+        return gradient, mean_loss(log_p, hot, weight)
 
     def can_average(self, averaging: Averaging) -> bool:
         """Whether every layer is averaged as a whole or not at all."""
@@ -150,23 +152,19 @@ class DenseNet:
         return inputs, torch.baddbmm(last.bias_column, last.weights, given)
 
     def backpropagated(
-        self, parameters: Parameters, x: Tensor, targets: Tensor, weight: Tensor | None
+        self, parameters: Parameters, x: Tensor, hot: Tensor, weight: Tensor | None
     ) -> tuple[list[Tensor], list[Tensor], float, Tensor]:
-        """What each layer was given [K, B, in], the derivative by its output [K, out, B], a factor, log p [K, 1, B].
+        """What each layer was given [K, B, in], the derivative by its output [K, out, B], a factor, log p.
 
-        The derivatives still have to be multiplied by the factor, a sample's equal share of the mean. log p are the
-        log-probabilities of the targets.
+        ``hot`` are the targets as of ``minus_one_hot``. The derivatives still have to be multiplied by the factor, a
+        sample's equal share of the mean. log p [K, classes, B] are the log-probabilities.
         """
-        inputs, logits = self._forward(parameters, x if x.dim() == 3 else x.reshape(*targets.shape, -1))
+        K, _, B = hot.shape
+        inputs, logits = self._forward(parameters, x if x.dim() == 3 else x.reshape(K, B, -1))
         log_p = torch.log_softmax(logits, dim=1)
-        labels = targets.unsqueeze(1)
-        of_targets = log_p.gather(1, labels)
-        error = log_p.exp_()
-        if self._minus_ones.shape != labels.shape or self._minus_ones.dtype != error.dtype:
-            self._minus_ones = torch.full_like(labels, -1, dtype=error.dtype)
-        error.scatter_add_(1, labels, self._minus_ones)
+        error = torch._log_softmax_backward_data(hot, log_p, 1, log_p.dtype)  # p − one-hot
         if weight is None:
-            share = 1 / targets.shape[1]
+            share = 1 / B
         else:
             error.mul_(weight.unsqueeze(1))
             share = 1.0
@@ -174,12 +172,27 @@ class DenseNet:
         for number in range(len(self.layers) - 1, 0, -1):
             below = torch.bmm(errors[-1].transpose(1, 2), parameters[number].weights)
             errors.append(_through(self.layers[number - 1], inputs[number], below).transpose(1, 2))
-        return inputs, errors[::-1], share, of_targets
+        return inputs, errors[::-1], share, log_p
 
 
-def mean_loss(log_p: Tensor, weight: Tensor | None) -> Tensor:
-    """Mean cross-entropy [K] from the log-probabilities of the targets [K, 1, B] and the samples' shares [K, B]."""
-    return -(log_p.mean(dim=(1, 2)) if weight is None else (log_p.squeeze(1) * weight).sum(dim=1))
+def minus_one_hot(targets: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+    """The derivative of the cross-entropy by log p, for targets [..., B]: −1 at each one's class [..., classes, B]."""
+    hot = torch.zeros(*targets.shape[:-1], classes, targets.shape[-1], dtype=dtype, device=targets.device)
+    return hot.scatter_(-2, targets.unsqueeze(-2), -1)
+
+
+def hot_steps(targets: Tensor, widths: Sequence[int], classes: int, dtype: torch.dtype) -> Sequence[Tensor]:
+    """``minus_one_hot`` of the targets [K, n] of many steps, by step, if these have so many samples each."""
+    if len(set(widths)) == 1:
+        by_step = targets.view(len(targets), len(widths), widths[0]).transpose(0, 1)
+        return minus_one_hot(by_step, classes, dtype).unbind()
+    return [part.contiguous() for part in minus_one_hot(targets, classes, dtype).split_with_sizes(list(widths), dim=2)]
+
+
+def mean_loss(log_p: Tensor, hot: Tensor, weight: Tensor | None) -> Tensor:
+    """Mean cross-entropy [K] from log p and targets as of ``minus_one_hot`` [K, classes, B], and shares [K, B]."""
+    losses = (log_p * hot).sum(dim=1)
+    return losses.mean(dim=1) if weight is None else (losses * weight).sum(dim=1)
 
 
 @dataclass(frozen=True)
@@ -222,12 +235,12 @@ class Descent:
         self._averages = [None if averaging is None else layer.averages(averaging) for layer in net.layers]
         self._alpha = 0.0 if averaging is None else averaging.alpha
 
-    def step(self, x: Tensor, targets: Tensor, weight: Tensor | None) -> Tensor:
-        """Take a step on inputs [K, B, ...] and targets [K, B]; give log p of the targets before it [K, 1, B].
+    def step(self, x: Tensor, hot: Tensor, weight: Tensor | None) -> Tensor:
+        """Take a step on inputs [K, B, ...] and targets as of ``minus_one_hot``; give log p before it [K, classes, B].
 
         ``mean_loss`` of that is the loss, for whoever wants it at every step.
         """
-        inputs, errors, share, log_p = self._net.backpropagated(self._parameters, x, targets, weight)
+        inputs, errors, share, log_p = self._net.backpropagated(self._parameters, x, hot, weight)
         layers = zip(self._parameters, inputs, errors, self._pulls, self._averages, strict=True)
         for layer, given, error, pulls, m in layers:
             for part, pull in pulls:

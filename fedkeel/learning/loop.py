@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.correction import Correction
-from fedkeel.learning.dense import AffinePull, DenseNet, Descent, mean_loss
+from fedkeel.learning.dense import AffinePull, DenseNet, Descent, mean_loss, minus_one_hot
 from fedkeel.learning.task import Batch, Task, stream
 
 
@@ -158,26 +158,29 @@ def _train_dense(
     drifts = [y] if pull is not None or averaging is not None else []  # what changes without a gradient
     drifts += [] if averaging is None else [averaging.m]
     log_p: list[Tensor] = []
+    hots: list[Tensor] = []
     taken: list[Batch] = []
-    for batch in stream(batches, flat=True):
+    for batch in stream(batches, net.classes):
         standing = [] if batch.active is None else [vectors.clone() for vectors in drifts]
-        log_p.append(descent.step(batch.x, batch.y, batch.weight))
+        hots.append(minus_one_hot(batch.y, net.classes, y.dtype) if batch.hot is None else batch.hot)
+        log_p.append(descent.step(batch.x, hots[-1], batch.weight))
         taken.append(batch)
         if batch.active is not None:
             # Whoever is done has a batch of weight zero, hence no gradient; the rest of a step must be taken back.
             for vectors, before in zip(drifts, standing, strict=True):
                 torch.where(batch.active.unsqueeze(1), vectors, before, out=vectors)
-    return Trained(y, b, _mean_over_steps(log_p, taken, y), y.new_empty(len(y), 0))
+    return Trained(y, b, _mean_over_steps(log_p, hots, taken, y), y.new_empty(len(y), 0))
 
 
-def _mean_over_steps(log_p: list[Tensor], batches: list[Batch], y: Tensor) -> Tensor:
+def _mean_over_steps(log_p: list[Tensor], hots: list[Tensor], batches: list[Batch], y: Tensor) -> Tensor:
     """Each client's mean cross-entropy over the steps that it took [K], all at once: a step is short."""
     if not log_p:
         return y.new_zeros(len(y))
-    shape = batches[0].y.shape
-    if all(batch.weight is None and batch.active is None and batch.y.shape == shape for batch in batches):
-        return -torch.stack(log_p).mean(dim=(0, 2, 3))
-    losses = torch.stack([mean_loss(own, batch.weight) for own, batch in zip(log_p, batches, strict=True)])
+    shape = hots[0].shape
+    if all(batch.weight is None and batch.active is None and batch.y.shape[1] == shape[2] for batch in batches):
+        return torch.stack(log_p).mul_(torch.stack(hots)).sum(dim=2).mean(dim=(0, 2))
+    parts = zip(log_p, hots, batches, strict=True)
+    losses = torch.stack([mean_loss(own, hot, batch.weight) for own, hot, batch in parts])
     everybody = torch.ones(len(y), dtype=torch.bool, device=y.device)
     took = torch.stack([everybody if batch.active is None else batch.active for batch in batches])
     return (losses * took).sum(0) / took.sum(0).clamp(min=1)

@@ -27,19 +27,21 @@ class Batch:
     """The same step of K clients: inputs [K, B, ...] and targets [K, B].
 
     Where clients have unequal batches, ``weight`` [K, B] holds 1/n for a client's n samples and 0 for padding, and
-    ``active`` [K] says who takes this step at all; both are None when every row is full.
+    ``active`` [K] says who takes this step at all; both are None when every row is full. ``hot`` are the targets as
+    ``dense.minus_one_hot`` has them, where somebody asked for that.
     """
 
     x: Tensor
     y: Tensor
     weight: Tensor | None = None
     active: Tensor | None = None
+    hot: Tensor | None = None
 
     def repeated(self, times: int) -> Batch:
         """All clients' batches several times over [times·K, ...], for gradients at several points in one go."""
         parts = (
             None if part is None else part.expand(times, *part.shape).flatten(0, 1)
-            for part in (self.x, self.y, self.weight, self.active)
+            for part in (self.x, self.y, self.weight, self.active, self.hot)
         )
         return Batch(*parts)  # type: ignore[arg-type]
 
@@ -47,10 +49,11 @@ class Batch:
 class Batches(Sequence[Batch]):
     """The minibatches of a round. Asked for by number, a batch has memory of its own and may be kept."""
 
-    def stream(self, flat: bool = False) -> Iterator[Batch]:
+    def stream(self, classes: int | None = None) -> Iterator[Batch]:
         """Every batch once, in order; what one holds is overwritten when the next comes, which spares new memory.
 
-        ``flat`` allows to give the inputs as vectors [K, B, features].
+        A dense network says of how many ``classes`` it is: it may be given the inputs as vectors [K, B, features] and
+        the targets as ``hot`` [K, classes, B] as well, made for many steps at once.
         """
         return iter(self)
 
@@ -58,9 +61,9 @@ class Batches(Sequence[Batch]):
         return (self[k] for k in range(len(self)))
 
 
-def stream(batches: Iterable[Batch], flat: bool = False) -> Iterator[Batch]:
+def stream(batches: Iterable[Batch], classes: int | None = None) -> Iterator[Batch]:
     """``Batches.stream`` of those that have it."""
-    return batches.stream(flat) if isinstance(batches, Batches) else iter(batches)
+    return batches.stream(classes) if isinstance(batches, Batches) else iter(batches)
 
 
 class Net:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedkeel.engine.executors import Model
 from fedkeel.engine.faults import Fault
 from fedkeel.engine.simulation import RoundRecord, RunState, Simulation
 from fedkeel.errors import FedkeelError
+from fedkeel.learning.task import Score
 from fedkeel.runs.history import History, Measured, RoundSummary, mean
 from fedkeel.runs.store import Store
 
@@ -39,6 +41,9 @@ class Progress:
     """What went wrong in this round."""
 
 
+SHORT = 5.0
+"""Seconds: the model of a round that took less may be evaluated beside the next."""
+
 Watcher = Callable[[Progress], None]
 
 
@@ -56,41 +61,101 @@ def execute(
     stop: Callable[[], bool] | None = None,
     keep_every: int = 0,
 ) -> tuple[RunState, History]:
-    """All rounds from a state (default: the first) to the last.
-
-    ``stop`` is asked after every committed round whether to end there; ``keep_every`` keeps the state of every so many
-    rounds in the store (0: only the last).
-    """
+    """All rounds from a state (default: the first) to the last; the arguments are those of ``rounds``."""
     history = history or History()
-    if state is None:
-        state = simulation.start()
-        first = _measure(simulation, state, evaluation) if evaluation.initial else []
-        history.measured += first
-        if store is not None:
-            store.commit(state, None, None, first)
-    while state.t < simulation.training.rounds:
-        state, record = _next(simulation, state)
-        due = state.t % evaluation.every == 0 or state.t == simulation.training.rounds
-        measured = _measure(simulation, state, evaluation) if due else []
-        summary = _summary(record)
+    last = begin(simulation, evaluation, store, history) if state is None else state
+    for after, progress in rounds(simulation, evaluation, last, history, store, stop, keep_every):
+        last = after
+        if watch is not None:
+            watch(progress)
+    return last, history
+
+
+def begin(simulation: Simulation, evaluation: Evaluation, store: Store | None, history: History) -> RunState:
+    """The state before the first round, evaluated if that is wanted, and committed."""
+    state = simulation.start()
+    first = _measure(simulation, state, evaluation) if evaluation.initial else []
+    history.measured += first
+    if store is not None:
+        store.commit(state, None, None, first)
+    return state
+
+
+def rounds(
+    simulation: Simulation,
+    evaluation: Evaluation,
+    state: RunState,
+    history: History,
+    store: Store | None = None,
+    stop: Callable[[], bool] | None = None,
+    keep_every: int = 0,
+) -> Iterator[tuple[RunState, Progress]]:
+    """Every round from a state to the last, when it is evaluated, committed and in the history.
+
+    ``stop`` is asked after every round whether to end with it, before it is evaluated and committed; ``keep_every``
+    keeps the state of every so many rounds in the store (0: only the last).
+
+    Where rounds are short and several processes work, a round's model is evaluated beside the training of the next
+    round, and committed and reported then. What is computed is the same.
+    """
+
+    def finished(done: Done, measured: list[Measured]) -> tuple[RunState, Progress]:
+        summary = _summary(done.record)
         history.rounds.append(summary)
         history.measured += measured
         if store is not None:
-            scores = _client_scores(simulation, state) if due and evaluation.clients else []
-            keep = keep_every > 0 and state.t % keep_every == 0
-            store.commit(state, record, summary, measured, scores, keep)
-        if watch is not None:
-            watch(Progress(state.t, simulation.training.rounds, summary, measured, record.faults))
-        if stop is not None and stop():
-            break
-    return state, history
+            scores = _client_scores(simulation, done.state) if done.due and evaluation.clients else []
+            keep = keep_every > 0 and done.state.t % keep_every == 0
+            store.commit(done.state, done.record, summary, measured, scores, keep)
+        total = simulation.training.rounds
+        return done.state, Progress(done.state.t, total, summary, measured, done.record.faults)
+
+    unfinished: Done | None = None
+    while state.t < simulation.training.rounds:
+        try:
+            state, record = _next(simulation, state, simulation.candidates(unfinished.state) if unfinished else {})
+        except Exception:
+            if unfinished is not None:  # it is whole, whatever became of the one after it
+                yield finished(unfinished, _measure(simulation, unfinished.state, evaluation))
+            raise
+        if unfinished is not None:
+            yield finished(unfinished, _measured(unfinished.state.t, "test", record.scores))
+            unfinished = None
+        last = state.t == simulation.training.rounds
+        done = Done(state, record, due=last or state.t % evaluation.every == 0)
+        ends = stop is not None and stop()
+        if done.due and not last and not ends and _can_wait(simulation, record, evaluation):
+            unfinished = done
+        else:
+            yield finished(done, _measure(simulation, state, evaluation) if done.due else [])
+        if ends:
+            return
 
 
-def _next(simulation: Simulation, state: RunState) -> tuple[RunState, RoundRecord]:
+@dataclass(frozen=True)
+class Done:
+    """A round that is trained."""
+
+    state: RunState
+    record: RoundRecord
+    due: bool
+    """Whether its model is to be evaluated."""
+
+
+def _can_wait(simulation: Simulation, record: RoundRecord, evaluation: Evaluation) -> bool:
+    """Whether the evaluation of a round may go beside the next: nobody has to wait long, and only a test set is asked.
+
+    A round that takes long is evaluated and committed at once, since it would be dear to lose.
+    """
+    test_only = not (evaluation.train or evaluation.clients or simulation.has_personal_models)
+    return test_only and simulation.executor.shares and record.seconds < SHORT
+
+
+def _next(simulation: Simulation, state: RunState, exam: dict[str, Model]) -> tuple[RunState, RoundRecord]:
     try:
         if simulation.algorithm.observes:
             state = simulation.observe(state, simulation.feedback(state))
-        return simulation.step(state)
+        return simulation.step(state, exam)
     except (MemoryError, RuntimeError) as error:
         # torch has no exception of its own for this on a CPU
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
@@ -109,11 +174,11 @@ def _short(error: BaseException) -> str:
 
 def _measure(simulation: Simulation, state: RunState, evaluation: Evaluation) -> list[Measured]:
     splits = ["test", "train"] if evaluation.train else ["test"]
-    return [
-        Measured(state.t, name, split, score.accuracy, score.loss)
-        for split in splits
-        for name, score in simulation.evaluate(state, split).items()
-    ]
+    return [one for split in splits for one in _measured(state.t, split, simulation.evaluate(state, split))]
+
+
+def _measured(t: int, split: str, scores: dict[str, Score]) -> list[Measured]:
+    return [Measured(t, name, split, score.accuracy, score.loss) for name, score in scores.items()]
 
 
 def _client_scores(simulation: Simulation, state: RunState) -> list[tuple[int, str, float, float]]:

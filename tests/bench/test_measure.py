@@ -11,7 +11,7 @@ import torch
 
 from fedkeel.bench import process
 from fedkeel.bench.crew import Crew, CrewError, Seat
-from fedkeel.bench.measure import BLOCKS, FEW_BLOCKS, Settings, block_length, measure, take_turns
+from fedkeel.bench.measure import COMPARISON, REFERENCE, Settings, Turns, measure, take_turns
 from fedkeel.bench.plain import PlainLoop
 from fedkeel.bench.simulator import Simulator, make_federation
 from fedkeel.bench.works import WORKS, Size, make_images
@@ -43,12 +43,13 @@ def test_all_keys_and_how_they_hang_together() -> None:
     assert result["startup_seconds"] > 0
     assert result["executor_choice"]
     timed = result["block_seconds"]
-    assert set(timed) == {"scaffold", "scaffold, durable", "fedavg", "feddc", "plain loop"}
+    assert set(timed) == {"scaffold", "scaffold, durable", "plain loop"}
     assert result["durable_overhead"] == pytest.approx(timed["scaffold, durable"][0] / timed["scaffold"][0] - 1)
     compared = result["compared"]
     assert list(compared) == ["fedavg", "scaffold", "feddc"]
     assert compared["fedavg"]["relative_to_fedavg"] == 1
-    assert compared["feddc"]["relative_to_fedavg"] == pytest.approx(timed["feddc"][0] / timed["fedavg"][0])
+    ratio = compared["feddc"]["seconds_per_round"] / compared["fedavg"]["seconds_per_round"]
+    assert compared["feddc"]["relative_to_fedavg"] == pytest.approx(ratio)
     assert multiprocessing.active_children() == []
 
 
@@ -106,26 +107,40 @@ class Clockwork:
 def test_turns_go_there_and_back() -> None:
     calls: list[str] = []
     pair = [Clockwork("a", 0.5, calls), Clockwork("b", 1.0, calls)]
-    timings = take_turns(pair, None, lambda: calls.append("|"), lambda who, done, total: None)
+    timings = take_turns(REFERENCE, pair, None, lambda: calls.append("|"), lambda who, done, total: None)
     warm_up, *turns = "".join(calls).split("|")
     assert warm_up == "aaabbb"
     assert turns == ["aaaabb", "bbaaaa", "aaaabb", "bbaaaa", "aaaabb"]  # two seconds each
     assert timings["a"].seconds == 0.5
-    assert timings["a"].rounds == 4 * BLOCKS
+    assert timings["a"].rounds == 4 * REFERENCE.blocks
 
 
 def test_slow_rounds_have_fewer_blocks() -> None:
     calls: list[str] = []
     slow = Clockwork("s", 20.0, calls)
-    assert take_turns([slow], None, lambda: None, lambda who, done, total: None)["s"].rounds == FEW_BLOCKS
-    assert len(calls) == FEW_BLOCKS + 1
+    assert (
+        take_turns(REFERENCE, [slow], None, lambda: None, lambda who, done, total: None)["s"].rounds
+        == REFERENCE.few_blocks
+    )
+    assert len(calls) == REFERENCE.few_blocks + 1
 
 
 @pytest.mark.parametrize(
-    ("seconds", "blocks", "rounds", "length"), [(0.3, 5, None, 7), (9.0, 3, None, 1), (0.3, 5, 12, 3), (0.3, 1, 1, 1)]
+    ("turns", "seconds", "rounds", "number", "length"),
+    [
+        (REFERENCE, 0.3, None, 5, 7),
+        (REFERENCE, 9.0, None, 3, 1),
+        (REFERENCE, 0.3, 12, 5, 3),
+        (REFERENCE, 0.3, 1, 1, 1),
+        (COMPARISON, 0.05, None, 25, 6),
+        (COMPARISON, 0.4, None, 25, 1),
+    ],
 )
-def test_block_length(seconds: float, blocks: int, rounds: int | None, length: int) -> None:
-    assert block_length(seconds, blocks, rounds) == length
+def test_number_and_length_of_blocks(
+    turns: Turns, seconds: float, rounds: int | None, number: int, length: int
+) -> None:
+    assert turns.number(seconds, rounds) == number
+    assert turns.length(seconds, number, rounds) == length
 
 
 def test_a_failing_process_is_named_and_nobody_waits_for_it() -> None:

@@ -218,7 +218,7 @@ def test_worker_processes_meet_the_same_faults(name: str) -> None:
 def test_a_resumed_run_meets_the_same_faults(name: str, tmp_path: Path) -> None:
     whole, _ = execute(with_norm(made(name), FAULTS, rounds=6), Evaluation())
     store = Store.create(tmp_path)
-    execute(with_norm(made(name), FAULTS, rounds=6), Evaluation(), store, stop=lambda: store.rounds_done() == 3)
+    execute(with_norm(made(name), FAULTS, rounds=6), Evaluation(), store, stop=lambda: store.rounds_done() == 2)
     state = store.read_state()
     resumed, _ = execute(with_norm(made(name), FAULTS, rounds=6), Evaluation(), store, state=state)
     store.close()

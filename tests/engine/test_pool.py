@@ -1,5 +1,6 @@
 """Worker processes: the same bits as one after the other, whatever happens to the workers."""
 
+import multiprocessing
 import os
 import signal
 from dataclasses import replace
@@ -15,6 +16,7 @@ from fedkeel.check import rounds, tiny_simulation
 from fedkeel.engine.arena import Arena, ArenaFullError
 from fedkeel.engine.pool import Pool, WorkerDiedError
 from fedkeel.errors import InputError
+from fedkeel.learning import task
 
 
 def same(one: State, two: State) -> bool:
@@ -76,10 +78,55 @@ def test_a_dead_worker_is_replaced_and_its_client_run_again(tmp_path: object, al
     simulation = tiny_simulation(DiesOnce())
     simulation.executor = pool = Pool(workers=2)
     if always:
-        with pytest.raises(WorkerDiedError, match="client 2 died 3 times in round 1"):
+        with pytest.raises(WorkerDiedError, match="of client 2 in round 1 died 3 times"):
             rounds(simulation, 2)
     else:
         assert torch.equal(rounds(simulation, 2).server.w, expected)
+    pool.close()
+
+
+@pytest.mark.parametrize("stack", [False, True])
+def test_an_exam_beside_a_round_has_the_scores_of_an_evaluation(stack: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two models on a test set in several parts, of which each worker takes some; the round itself stays the same."""
+    simulation = tiny_simulation(make_algorithm("scaffold"))
+    monkeypatch.setattr(task, "SAMPLES_AT_ONCE", 7)
+    start = simulation.start()
+    models = [(simulation.task.w0 * factor, simulation.task.b0) for factor in (1.0, -2.0)]
+    expected = tuple(simulation.task.evaluate(w, b, *simulation.samples.test) for w, b in models)
+    assert len(simulation.task.sheets(len(simulation.samples.test[1]))) > 2
+    job = simulation.job(start)
+    pool = Pool(workers=2, stack=stack)
+    with_exam = pool.run(replace(job, exam=tuple(models)))
+    uploads = with_exam.message.y.clone()
+    assert with_exam.scores == expected == simulation.executor.run(replace(job, exam=tuple(models))).scores
+    assert torch.equal(pool.run(job).message.y, uploads)
+    assert pool.evaluate(simulation.task, simulation.samples, *models[1]) == expected[1]
+    pool.close()
+
+
+@pytest.mark.parametrize("kills", [1, 3])
+def test_a_worker_that_dies_while_it_evaluates_is_replaced(kills: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fork of the pool sees the same memory as the parent had, so that the count lies in shared memory."""
+    simulation = tiny_simulation(make_algorithm("fedavg"))
+    left = multiprocessing.get_context("fork").Value("i", kills)
+    mark, parent = simulation.task.mark, os.getpid()
+
+    def deadly(*arguments: torch.Tensor) -> task.Marks:
+        with left.get_lock():
+            dies = os.getpid() != parent and left.value > 0
+            left.value -= dies
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return mark(*arguments)
+
+    monkeypatch.setattr(simulation.task, "mark", deadly)
+    job = replace(simulation.job(simulation.start()), exam=((simulation.task.w0, simulation.task.b0),))
+    pool = Pool(workers=2)
+    if kills == 3:
+        with pytest.raises(WorkerDiedError, match="that evaluates a model died 3 times"):
+            pool.run(job)
+    else:
+        assert pool.run(job).scores == simulation.executor.run(job).scores
     pool.close()
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import one_hot
 
 from fedkeel.algorithms.registry import ALGORITHMS, make_algorithm
 from fedkeel.algorithms.state import State
@@ -109,12 +110,13 @@ def test_streamed_batches_are_the_ones_asked_for_by_number(
     batches = parts[0] if len(parts) == 1 else stacked(parts, torch.float32)
     monkeypatch.setattr(samples, "BLOCK_BYTES", block)
     seen = 0
-    for k, (one, flat) in enumerate(zip(batches.stream(), batches.stream(flat=True), strict=True)):
+    for k, (one, flat) in enumerate(zip(batches.stream(), batches.stream(classes=3), strict=True)):
         asked = batches[k]
         assert torch.equal(one.x, asked.x)
         assert torch.equal(flat.x, asked.x.flatten(2))
         assert torch.equal(one.y, asked.y)
         assert torch.equal(flat.y, asked.y)
+        assert torch.equal(flat.hot, -one_hot(asked.y, 3).transpose(1, 2).float())
         for name in ("weight", "active"):
             assert str(getattr(one, name)) == str(getattr(asked, name)) == str(getattr(flat, name))
         seen += 1
