@@ -22,7 +22,7 @@ from fedkeel.algorithms import last_models
 from fedkeel.algorithms.contract import Algorithm, Claim, Clients, Law, Local, Message, Paper, Problem, Round, Uploads
 from fedkeel.algorithms.corrections import pull, shift
 from fedkeel.algorithms.feddyn import relative_size
-from fedkeel.algorithms.server_steps import average
+from fedkeel.algorithms.server_steps import average, average_gap
 from fedkeel.algorithms.state import State
 from fedkeel.learning.correction import Correction
 
@@ -140,7 +140,7 @@ class FedDC(Algorithm):
             change = average(uploads.delta_c, clients.uniform * omega.squeeze(1))
         else:  # Σ_S ω_i Δc_i/S with Δc_i = (w − y_i)/(K_i η) − c/ω_i, without forming each
             travel = self._travel(uploads.travel, uploads.steps, server.common_steps, round)
-            change = average((server.w - y_i for y_i in y), clients.uniform * (omega / travel).squeeze(1)) - server.c
+            change = average_gap(server.w, y, clients.uniform * (omega / travel).squeeze(1)) - server.c
         c = server.c + change * (clients.S / clients.N)
         return server.replace(w=w, c=c, h=h, **last_models.renewed(server, uploads, theta))
 

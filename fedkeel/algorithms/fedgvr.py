@@ -37,7 +37,7 @@ from fedkeel.algorithms.contract import (
 )
 from fedkeel.algorithms.corrections import shift
 from fedkeel.algorithms.fedgvrgm_parts import PAPER, ProximalParams, mean_step, proximal
-from fedkeel.algorithms.server_steps import average
+from fedkeel.algorithms.server_steps import average, average_gap
 from fedkeel.algorithms.state import State
 from fedkeel.learning.correction import Correction
 
@@ -131,7 +131,7 @@ class FedGVR(Algorithm):
         shares = clients.uniform * clients.omega.squeeze(1) if rule in ("n", "omega") else clients.uniform
         if self._derivable(self.epsilon(server)):  # the sum of all δ_k, without forming each
             seen = shares / uploads.travel.squeeze(1) * (1 if self.params.c_sign == "alg" else -1)
-            step: Tensor = average((server.w - y for y in uploads.y), seen) - shares.sum() * server.c
+            step: Tensor = average_gap(server.w, uploads.y, seen) - shares.sum() * server.c
         else:
             step = average(uploads.delta_c, shares)
         return step * (clients.S / clients.N)

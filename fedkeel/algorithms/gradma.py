@@ -41,7 +41,7 @@ from fedkeel.algorithms.contract import (
     Uploads,
 )
 from fedkeel.algorithms.projection import Blocks, bounds_of, project, project_few
-from fedkeel.algorithms.server_steps import average
+from fedkeel.algorithms.server_steps import average_gap, gaps
 from fedkeel.algorithms.state import State
 from fedkeel.errors import invalid
 from fedkeel.learning.loop import Sgd
@@ -192,9 +192,9 @@ def one_by_one(
 def server_update(params: ServerParams, server: State, uploads: Uploads) -> State:
     """Algorithms 4 and 3: the memory takes the cohort in, then the momentum is projected and followed."""
     clients = uploads.clients
-    m = params.beta1 * server.m + average((server.w - y for y in uploads.y), clients.weights(params.weights))
+    m = params.beta1 * server.m + average_gap(server.w, uploads.y, clients.weights(params.weights))
     server = memory.mem_red(server, clients.ids, params.m or clients.N)
-    server = memory.remember(server, clients.ids, (server.w - y for y in uploads.y), params.beta2)
+    server = memory.remember(server, clients.ids, gaps(server.w, uploads.y), params.beta2)
     D, gram = memory.directions(server, params.beta2)
     m_tilde = project(m, D, params.rho_g, server.bounds, gram)
     return server.replace(w=server.w - params.eta_g * m_tilde, m=m_tilde, gram=gram)

@@ -59,14 +59,14 @@ def mem_red(server: State, cohort: tuple[int, ...], m: int) -> State:
 
 
 def remember(server: State, cohort: tuple[int, ...], d: Iterable[Tensor], beta2: float) -> State:
-    """Lines 2-8 of Algorithm 3: take in the cohort's updates d (each [d]), let the rest decay."""
+    """Lines 2-8 of Algorithm 3: take in the cohort's updates d (each [d], changed in place), let the rest decay."""
     buf = server.buf.tolist()
     places = torch.tensor([buf.index(i) for i in cohort])
     decay = beta2 ** (server.age[places] + 1).double()
     D = server.D.put(
         cohort,
         (
-            torch.add(update, server.D[i], alpha=float(factor)) if i in server.D else update
+            update.add_(server.D[i], alpha=float(factor)) if i in server.D else update
             for i, factor, update in zip(cohort, decay, d, strict=True)
         ),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from fedkeel.algorithms.contract import Algorithm, Claim, Law, Local, Message, Problem, Round, Uploads
 from fedkeel.algorithms.gradma import CODE_WORKER, PAPER, WorkerParams, last_model, no_model, worker_update
-from fedkeel.algorithms.server_steps import average
+from fedkeel.algorithms.server_steps import average_gap
 from fedkeel.algorithms.state import State
 
 
@@ -54,5 +54,5 @@ class GradMAW(Algorithm):
         return Message(y=y), last_model(local.client, y)
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
-        d = average((server.w - y for y in uploads.y), uploads.clients.weights(self.params.weights))
+        d = average_gap(server.w, uploads.y, uploads.clients.weights(self.params.weights))
         return server.replace(w=server.w - self.params.eta_g * d)

@@ -35,6 +35,8 @@ PIECE = 1 << 17
 """Coordinates whose products are summed in the vectors' own precision, before float64 takes over."""
 COLUMNS = 1 << 14
 """The same where many rows are multiplied at a time, so that the pieces of all of them stay in the cache."""
+FEW_COLUMNS = 1 << 13
+"""The same for a worker's few rows."""
 MENDS = 4
 """How often a solution is improved by what it misses."""
 POSSIBLE = 1e-5
@@ -252,21 +254,18 @@ def project_few(vectors: Tensor, rho: float = 0.0, bounds: Tensor | None = None)
     u = vectors[:, 0]
     if vectors.shape[1] == 1:
         return u
-    bounds = torch.tensor([0, u.shape[1]]) if bounds is None else bounds
-    steps = multipliers(vectors, rho, bounds).to(dtype=u.dtype).to(u.device)
-    for block, (start, stop) in enumerate(pairwise(bounds.tolist())):
-        for row in range(steps.shape[2]):
-            if bool(steps[:, block, row].ne(0).any()):
-                u[:, start:stop].addcmul_(vectors[:, 1 + row, start:stop], steps[:, block, row, None])
+    edges = [0, u.shape[1]] if bounds is None else bounds.tolist()
+    for start, stop in pairwise(edges):
+        part = vectors[:, :, start:stop]
+        for row, c in enumerate(zip(*multipliers(part, rho), strict=True), start=1):
+            if any(c):
+                part[:, 0].addcmul_(part[:, row], torch.tensor(c, dtype=u.dtype, device=u.device).unsqueeze(1))
     return u
 
 
-def multipliers(vectors: Tensor, rho: float, bounds: Tensor) -> Tensor:
-    """What each row adds to g, by block: u = g + Σ_j c_j G_j [K, B, r]."""
-    edges = list(pairwise(bounds.tolist()))
-    exact = rounding(vectors.dtype)
-    steps = [[_step(_gram(own, start, stop).tolist(), rho, exact) for start, stop in edges] for own in vectors]
-    return torch.tensor(steps, dtype=torch.float64, device="cpu")
+def multipliers(vectors: Tensor, rho: float) -> Matrix:
+    """What each row adds to g in one block: u = g + Σ_j c_j G_j [K, r]."""
+    return [_step(_gram(own).tolist(), rho, rounding(vectors.dtype)) for own in vectors]
 
 
 def _step(gram: Matrix, rho: float, exact: float) -> list[float]:
@@ -285,13 +284,13 @@ def _step(gram: Matrix, rho: float, exact: float) -> list[float]:
     return [z_j * lengths[0] / length for z_j, length in zip(z, lengths[1:], strict=True)]
 
 
-def _gram(vectors: Tensor, start: int, stop: int) -> Tensor:
-    """Inner products of r + 1 vectors over some coordinates, in float64 [r + 1, r + 1]; pieces as in ``dots``."""
-    whole = start + (stop - start) // COLUMNS * COLUMNS
-    rest = vectors[:, whole:stop]
+def _gram(vectors: Tensor) -> Tensor:
+    """Inner products of r + 1 vectors, in float64 [r + 1, r + 1]; pieces as in ``dots``."""
+    whole = vectors.shape[1] // FEW_COLUMNS * FEW_COLUMNS
+    rest = vectors[:, whole:]
     products = (rest @ rest.T).cpu().double()  # not every accelerator has double precision
-    if whole > start:
-        pieces = vectors[:, start:whole].view(len(vectors), -1, COLUMNS).transpose(0, 1)
+    if whole:
+        pieces = vectors[:, :whole].view(len(vectors), -1, FEW_COLUMNS).transpose(0, 1)
         products += (pieces @ pieces.mT).cpu().sum(0, dtype=torch.float64)
     return products
 

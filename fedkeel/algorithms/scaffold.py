@@ -28,7 +28,7 @@ from fedkeel.algorithms.contract import (
     Uploads,
 )
 from fedkeel.algorithms.corrections import shift
-from fedkeel.algorithms.server_steps import average, towards
+from fedkeel.algorithms.server_steps import average, average_gap, towards
 from fedkeel.algorithms.state import State
 from fedkeel.learning.correction import Correction
 
@@ -93,7 +93,7 @@ class Scaffold(Algorithm):
             change = average(uploads.delta_c, shares)
         else:  # the sum of what c_i⁺ − c_i would be, without forming each
             seen = shares / self._travel(uploads.travel, round).squeeze(1)
-            change = average((server.w - y for y in uploads.y), seen) - shares.sum() * server.c
+            change = average_gap(server.w, uploads.y, seen) - shares.sum() * server.c
         c = server.c + change * (clients.S / clients.N)
         return server.replace(w=towards(server.w, mean, self.params.eta_g), c=c)
 

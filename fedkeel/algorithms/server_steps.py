@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -13,12 +13,22 @@ def average(rows: Iterable[Tensor], weights: Tensor) -> Tensor:
 
     Added in client order, so that the bits depend on nothing else.
     """
-    total = term = torch.empty(0)
-    for i, (row, weight) in enumerate(zip(rows, weights, strict=True)):
-        if i == 0:
-            total, term = torch.zeros_like(row), torch.empty_like(row)
-        total.add_(torch.mul(row, weight, out=term))
+    total = torch.empty(0)
+    for i, (row, weight) in enumerate(zip(rows, weights.tolist(), strict=True)):
+        total = row * weight if i == 0 else total.add_(row, alpha=weight)
     return total
+
+
+def average_gap(w: Tensor, rows: Iterable[Tensor], weights: Tensor) -> Tensor:
+    """Σ_i weights_i·(w − rows_i) over rows as of ``average``, without forming each difference."""
+    return weights.sum() * w - average(rows, weights)
+
+
+def gaps(w: Tensor, rows: Iterable[Tensor]) -> Iterator[Tensor]:
+    """w − rows_i one by one; each is overwritten when the next comes, which spares new memory, and may be changed."""
+    space = torch.empty_like(w)
+    for row in rows:
+        yield torch.sub(w, row, out=space)
 
 
 def towards(w: Tensor, target: Tensor, rate: float) -> Tensor:

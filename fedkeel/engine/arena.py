@@ -48,17 +48,22 @@ class Arena:
         self.slots = slots
         self._memory = mmap.mmap(-1, self.size * slots)
 
-    def write(self, tensors: Mapping[str, Tensor], slot: int = 0) -> dict[str, Place]:
-        """Lay the tensors down and say where they are within the slot."""
+    def write(self, tensors: Mapping[str, Tensor | list[Tensor]], slot: int = 0) -> dict[str, Place]:
+        """Lay the tensors down and say where they are within the slot; rows of a list become one tensor [K, ...]."""
         places, offset = {}, 0
-        for name, tensor in tensors.items():
-            places[name] = Place(offset, tensor.dtype, tuple(tensor.shape))
-            offset += -(-tensor.numel() * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT
+        for name, value in tensors.items():
+            row, rows = (value, ()) if isinstance(value, Tensor) else (value[0], (len(value),))
+            places[name] = place = Place(offset, row.dtype, (*rows, *row.shape))
+            offset += -(-torch.Size(place.shape).numel() * row.element_size() // _ALIGNMENT) * _ALIGNMENT
         if offset > self.size:
             raise ArenaFullError(offset)
-        for name, tensor in tensors.items():
-            if tensor.numel():
-                self._view(places[name], slot).copy_(tensor)
+        for name, value in tensors.items():
+            target = self._view(places[name], slot)
+            if isinstance(value, Tensor):
+                target.copy_(value)
+            else:
+                for own, row in zip(target, value, strict=True):
+                    own.copy_(row)
         return places
 
     def read(self, places: Mapping[str, Place], slot: int = 0) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from fedkeel.engine.devices import CPU
 from fedkeel.engine.executors import Executor, Job, Outcome, Serial, train_one, train_together
 from fedkeel.engine.grouping import can_stack, groups
 from fedkeel.engine.pool import Pool
-from fedkeel.engine.samples import Samples
+from fedkeel.engine.samples import Samples, Scored
 from fedkeel.errors import invalid, unknown
 from fedkeel.learning.task import Score, Task
 
@@ -84,8 +84,8 @@ class Auto:
         assert self._executor is not None
         return self._executor.run(job)
 
-    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor) -> Score:
-        return (self._executor or Serial()).evaluate(task, samples, w, b)
+    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test") -> Score:
+        return (self._executor or Serial()).evaluate(task, samples, w, b, on)
 
     def describe(self) -> str:
         if self.choice is None or self._executor is None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedkeel.algorithms.contract import Algorithm, Clients, Local, Problem, Round
 from fedkeel.algorithms.state import Message, PerClient, State
 from fedkeel.engine.randomness import Purpose, torch_generator, torch_seed
-from fedkeel.engine.samples import ClientBatches, Samples, full_batches
+from fedkeel.engine.samples import ClientBatches, Samples, Scored, full_batches
 from fedkeel.engine.schedule import Schedule
 from fedkeel.engine.stacking import stacked
 from fedkeel.errors import ModelError
@@ -42,8 +42,8 @@ class Job:
     round: Round
     clients: Clients
     message: Message
-    states: State
-    """The clients' remembered vectors [S, ...]."""
+    states: dict[str, list[Tensor]]
+    """What the clients remember, by name, client by client: as it lies in memory, not copied together."""
     buffers: Tensor
     """The buffers that each client starts from [S, m]."""
     steps: Tensor
@@ -64,7 +64,7 @@ class Job:
             ),
             clients=replace(self.clients, sizes=self.clients.sizes.to(device)),
             message=_moved_to(device, self.message),
-            states=_moved_to(device, self.states),
+            states={name: [row.to(device) for row in rows] for name, rows in self.states.items()},
             buffers=self.buffers.to(device),
             steps=self.steps.to(device),
             steps_per_epoch=self.steps_per_epoch.to(device),
@@ -79,7 +79,7 @@ class Job:
             message=State(
                 **{k: PerClient(v.rows[kept]) if isinstance(v, PerClient) else v for k, v in self.message.items()}
             ),
-            states=_rows(self.states, kept),
+            states={name: [rows[i] for i in kept] for name, rows in self.states.items()},
             buffers=self.buffers[kept],
             steps=self.steps[kept],
             steps_per_epoch=self.steps_per_epoch[kept],
@@ -101,7 +101,8 @@ class Job:
             problem=self.problem,
             round=self.round,
             clients=self.clients[rows],
-            client=State(**{name: value[rows] for name, value in self.states.items()}),
+            # In new memory, since the bits of a product may depend on how its factors are aligned.
+            client=State(**{name: torch.stack(value[rows]) for name, value in self.states.items()}),
             message=State(
                 **{k: PerClient(v.rows[rows]) if isinstance(v, PerClient) else v for k, v in self.message.items()}
             ),
@@ -180,8 +181,8 @@ class Executor(Protocol):
     def run(self, job: Job) -> Outcome:
         """Train every client of the job; the outcome may lie in memory that the next call overwrites."""
 
-    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor) -> Score:
-        """A model (w [d], b [m]) on the test set."""
+    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test") -> Score:
+        """A model (w [d], b [m]) on the test set or the validation samples."""
 
     def describe(self) -> str:
         """What it does on this machine, for people and for the record."""
@@ -199,8 +200,8 @@ class Serial:
     def run(self, job: Job) -> Outcome:
         return examined(job, gather([train_one(job, i) for i in range(len(job.clients.ids))]))
 
-    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor) -> Score:
-        return task.evaluate(w, b, *samples.test)
+    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test") -> Score:
+        return task.evaluate(w, b, *samples.to_score(on))
 
     def describe(self) -> str:
         return "serial"

@@ -28,7 +28,7 @@ from fedkeel.algorithms.state import PerClient, State
 from fedkeel.engine.arena import Arena, ArenaFullError, Place
 from fedkeel.engine.executors import Job, Outcome, examined, gather, train_group
 from fedkeel.engine.grouping import groups
-from fedkeel.engine.samples import Samples
+from fedkeel.engine.samples import Samples, Scored
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.learning.task import Score, Task
 
@@ -76,9 +76,10 @@ class Train:
 
 @dataclass(frozen=True)
 class Mark:
-    """To a worker: evaluate the model at these places on a part of the test set."""
+    """To a worker: evaluate the model at these places on a part of some samples."""
 
     places: dict[str, Place]
+    on: Scored
     part: slice
 
 
@@ -116,14 +117,14 @@ class Pool:
                 self._start(job, units, down * SPARE, up * SPARE)
         return self._round(job, units)
 
-    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor) -> Score:
-        """The test set in parts, dealt to the workers; the parts and the order of their sums are always the same."""
-        x, y = samples.test
+    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test") -> Score:
+        """The samples in parts, dealt to the workers; the parts and the order of their sums are always the same."""
+        x, y = samples.to_score(on)
         parts = task.sheets(len(x))
         if self._job is None or self._job.task is not task or self._job.samples is not samples or len(parts) == 1:
             return task.evaluate(w, b, x, y)
         places = self._orders.write({"w": w, "b": b})
-        return task.score(w, self._carried_out([Mark(places, part) for part in parts]))
+        return task.score(w, self._carried_out([Mark(places, on, part) for part in parts]))
 
     def describe(self) -> str:
         return f"{self.name}, {self.count} worker{'s' if self.count > 1 else ''}"
@@ -167,7 +168,7 @@ class Pool:
         answers = self._carried_out(
             [
                 *(Train(order, rows, slot) for rows, slot in zip(units, slots, strict=True)),
-                *(Mark(places, part) for places in models for part in parts),
+                *(Mark(places, "test", part) for places in models for part in parts),
             ]
         )
         found, marks = answers[: len(units)], iter(answers[len(units) :])
@@ -294,13 +295,18 @@ def _done(command: Train | Mark, job: Job, orders: Arena, results: Arena) -> Any
     if isinstance(command, Train):
         return results.write(_flat(train_group(job, command.rows)), command.slot)
     model = orders.read(command.places)
-    x, y = job.samples.test
+    x, y = job.samples.to_score(command.on)
     return job.task.mark(model["w"], model["b"], x[command.part], y[command.part])
 
 
 def _as_order(job: Job, arena: Arena) -> Order:
     """Lay a round's tensors into the arena."""
-    tensors = {"buffers": job.buffers, "steps": job.steps, "per_epoch": job.steps_per_epoch, "sizes": job.clients.sizes}
+    tensors: dict[str, Tensor | list[Tensor]] = {
+        "buffers": job.buffers,
+        "steps": job.steps,
+        "per_epoch": job.steps_per_epoch,
+        "sizes": job.clients.sizes,
+    }
     scalars = {}
     for name, value in job.message.items():
         if isinstance(value, PerClient):
@@ -337,7 +343,7 @@ def _as_job(first: Job, order: Order, arena: Arena) -> Job:
         sgd=replace(sgd, momentum=tensors["momentum"]) if "momentum" in tensors else sgd,
         clients=Clients(**order.fields["clients"] | {"sizes": tensors["sizes"]}),
         message=State(**{name: values[name] for name in order.fields["names"]}),
-        states=State(**{k.removeprefix("state/"): v for k, v in tensors.items() if k.startswith("state/")}),
+        states={k.removeprefix("state/"): list(v) for k, v in tensors.items() if k.startswith("state/")},
         buffers=tensors["buffers"],
         steps=tensors["steps"],
         steps_per_epoch=tensors["per_epoch"],
@@ -379,14 +385,15 @@ def _same_simulation(one: Job, two: Job) -> bool:
 
 def _down_bytes(job: Job) -> int:
     values = [v.rows if isinstance(v, PerClient) else v for v in job.message.values()]
+    rows = [row for rows in job.states.values() for row in rows]
     models = [part for model in job.exam for part in model]
-    tensors = [v for v in [*values, *job.states.values(), *models, job.buffers] if isinstance(v, Tensor)]
+    tensors = [v for v in [*values, *rows, *models, job.buffers] if isinstance(v, Tensor)]
     return sum(v.numel() * v.element_size() for v in tensors) + (1 << 16)
 
 
 def _up_bytes(job: Job, units: list[list[int]]) -> int:
     """A guess at one unit's results: a few models and the state of each of its clients."""
     vector = job.task.d * job.task.dtype.itemsize
-    state = sum(int(v[0].numel() * v.element_size()) for v in job.states.values())
+    state = sum(rows[0].numel() * rows[0].element_size() for rows in job.states.values())
     each = 4 * vector + state + job.buffers[0].numel() * 8 + int(job.steps.max()) * 8 + (1 << 16)
     return max(len(rows) for rows in units) * each

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ CACHE_BYTES = 1 << 30
 BLOCK_BYTES = 1 << 21
 """Minibatches are gathered this much at a time, always into the same memory: it stays in cache until it is read."""
 Array = np.ndarray[Any, np.dtype[Any]]
+Scored = Literal["test", "validation"]
+"""What global models are scored on."""
 ASKED = 2000
 """Training samples that stand in for a validation set where the server holds none."""
 
@@ -96,6 +98,10 @@ class Samples:
             rng = generator(0, Purpose.VALIDATION)
             rows = np.sort(rng.choice(everybody, size=min(ASKED, len(everybody)), replace=False))
         return self._prepared(self.federation.dataset.train, rows)
+
+    def to_score(self, on: Scored) -> tuple[Tensor, Tensor]:
+        """``test`` or ``validation``."""
+        return self.test if on == "test" else self.validation
 
     def client_test(self, client: int) -> tuple[Tensor, Tensor]:
         """Test inputs and targets of one client, where the federation has them apart."""

@@ -199,7 +199,7 @@ class Simulation:
 
     def feedback(self, state: RunState) -> Score:
         """The global model on the server's validation samples, for the algorithms that use it."""
-        return self.task.evaluate(state.server.w, state.b, *self.samples.validation)
+        return self.executor.evaluate(self.task, self.samples, state.server.w, state.b, "validation")
 
     def observe(self, state: RunState, score: Score) -> RunState:
         """Feed the global model's score back, for the algorithms that use it."""
@@ -239,7 +239,10 @@ class Simulation:
             round=round,
             clients=clients,
             message=message,
-            states=State(**{name: state.clients[name].take(ids, zero) for name, zero in self._client_template.items()}),
+            states={
+                name: [state.clients[name].get(client, zero) for client in ids]
+                for name, zero in self._client_template.items()
+            },
             buffers=torch.stack([self._buffers_of(state, client) for client in ids]),
             steps=steps,
             steps_per_epoch=torch.tensor([training.steps_per_epoch(int(n)) for n in sizes]),

@@ -38,12 +38,18 @@ class Batch:
     hot: Tensor | None = None
 
     def repeated(self, times: int) -> Batch:
-        """All clients' batches several times over [times·K, ...], for gradients at several points in one go."""
-        parts = (
-            None if part is None else part.expand(times, *part.shape).flatten(0, 1)
-            for part in (self.x, self.y, self.weight, self.active, self.hot)
-        )
-        return Batch(*parts)  # type: ignore[arg-type]
+        """All clients' batches several times over [times·K, ...], for gradients at several points in one go.
+
+        One client's are not copied.
+        """
+
+        def again(part: Tensor) -> Tensor:
+            return (
+                part.expand(times, *part.shape[1:]) if len(part) == 1 else part.repeat(times, *[1] * (part.dim() - 1))
+            )
+
+        parts = (self.x, self.y, self.weight, self.active, self.hot)
+        return Batch(*(None if part is None else again(part) for part in parts))  # type: ignore[arg-type]
 
 
 class Batches(Sequence[Batch]):
@@ -126,7 +132,7 @@ class Marks:
     samples: int
 
 
-SAMPLES_AT_ONCE = 2500
+SAMPLES_AT_ONCE = 1250
 IMAGES_AT_ONCE = 500
 """How many samples are evaluated at a time; what convolutions make of an image is large, and should stay in cache."""
 

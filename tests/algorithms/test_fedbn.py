@@ -9,9 +9,10 @@ from torch import nn
 
 from fedkeel.algorithms.fedbn import joined
 from fedkeel.algorithms.registry import make_algorithm
+from fedkeel.algorithms.state import State
 from fedkeel.check import rounds, tiny_federation, tiny_simulation
 from fedkeel.engine.settings import Training
-from fedkeel.engine.simulation import Simulation
+from fedkeel.engine.simulation import RunState, Simulation
 from fedkeel.learning.task import Task
 
 SIZES = (12, 7, 20, 10, 16)
@@ -20,6 +21,11 @@ SIZES = (12, 7, 20, 10, 16)
 def with_norm(name: str, eta_g: float = 1.0, **training: float) -> Simulation:
     """The tiny network with BatchNorm1d(5): d_BN = 10."""
     return tiny_simulation(make_algorithm(name, eta_g=eta_g), sizes=SIZES, norm=True, drop_last=True, **training)
+
+
+def remembered(simulation: Simulation, state: RunState) -> State:
+    """What all clients of the next round remember, together."""
+    return State(**{name: torch.stack(rows) for name, rows in simulation.job(state).states.items()})
 
 
 def test_joined_puts_every_number_in_its_place() -> None:
@@ -48,7 +54,7 @@ def test_the_second_round_starts_from_the_average_with_each_clients_own_normalis
     simulation = with_norm("fedbn", steps=1)
     norm = simulation.task.layout.mask("norm")
     state = rounds(simulation, 1)
-    models = simulation.algorithm.personal(state.server, simulation.job(state).states)
+    models = simulation.algorithm.personal(state.server, remembered(simulation, state))
     assert models is not None
     again = simulation.executor.run(simulation.job(state))
     for client, batch in enumerate(simulation.schedule.batches(1, i, SIZES[i], 1)[0] for i in range(5)):
@@ -89,7 +95,7 @@ def test_clients_are_scored_with_their_own_models() -> None:
     simulation = with_norm("fedbn")
     state = rounds(simulation, 3)
     scores = simulation.evaluate(state)
-    models = simulation.algorithm.personal(state.server, simulation.job(state).states)
+    models = simulation.algorithm.personal(state.server, remembered(simulation, state))
     assert models is not None
     own = [
         simulation.task.evaluate(model, state.client_buffers[i], *simulation.samples.test).accuracy

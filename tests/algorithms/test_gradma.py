@@ -225,7 +225,7 @@ def test_inner_products_are_kept_up_to_date(blocks: str) -> None:
     for _ in range(60):
         cohort = tuple(rng.choice(9, size=3, replace=False).tolist())
         updates = torch.from_numpy(rng.normal(size=(3, 2)))
-        server = memory.remember(memory.mem_red(server, cohort, 5), cohort, updates, 0.4)
+        server = memory.remember(memory.mem_red(server, cohort, 5), cohort, updates.clone(), 0.4)
         slow = {i: 0.4 * D for i, D in slow.items() if i in server.buf.tolist()}
         slow |= {i: slow.get(i, 0) + update for i, update in zip(cohort, updates, strict=True)}
         directions, gram = memory.directions(server, 0.4)

@@ -23,7 +23,8 @@ def tensors(state: State) -> list[torch.Tensor]:
 def seen_by_clients(job: Job) -> list[torch.Tensor]:
     problem, clients = job.problem, job.clients
     own = [problem.w0, problem.b0, problem.sizes, clients.sizes, clients.omega, clients.p]
-    return [*tensors(job.message), *tensors(job.states), job.buffers, job.steps, job.steps_per_epoch, *own]
+    remembered = [row for rows in job.states.values() for row in rows]
+    return [*tensors(job.message), *remembered, job.buffers, job.steps, job.steps_per_epoch, *own]
 
 
 def test_the_processor_is_always_there() -> None:

@@ -87,9 +87,9 @@ def _worker_active(replay: Replay) -> np.ndarray:
     for t, job in enumerate(replay.recorder.jobs):
         for i, client in enumerate(job.clients.ids):
 
-            def counted(*args: Tensor, at: tuple[int, int] = (t, client)) -> Tensor:
-                steps = solve(*args)  # type: ignore[arg-type]
-                active[at] += int((steps > 0).sum())
+            def counted(vectors: Tensor, rho: float, at: tuple[int, int] = (t, client)) -> projection.Matrix:
+                steps = solve(vectors, rho)
+                active[at] += sum(c > 0 for own in steps for c in own)
                 return steps
 
             with mock.patch.object(projection, "multipliers", counted):
