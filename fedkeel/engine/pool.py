@@ -142,7 +142,8 @@ class Pool:
     def _start(self, job: Job, units: list[list[int]], down: int, up: int) -> None:
         self.close()
         job.samples.prepare_all()  # before the fork, so that all workers share one copy
-        self._job, self._orders = job, Arena(down)
+        # Workers see a round's own values by its order; those of this one need not be kept for as long as they live.
+        self._job, self._orders = replace(job, states={}, exam=()), Arena(down)
         self._results = Arena(up, len(units))
         for _ in range(min(self.count, len(units))):
             self._workers.append(self._fork())

@@ -37,6 +37,7 @@ class RoundSummary:
     bytes_down: int
     bytes_up: int
     seconds: float
+    """Of training and aggregation; an evaluation that went beside the training is in it."""
 
 
 @dataclass
@@ -86,7 +87,7 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """Time spent in rounds, without evaluation."""
+        """Time spent in rounds, without evaluations in between."""
         return sum(r.seconds for r in self.rounds)
 
 
