@@ -1,4 +1,9 @@
-"""Writes measured tables into docs/benchmarks.md, between the markers ``<!-- NAME -->`` and ``<!-- /NAME -->``."""
+"""Writes measured tables into docs/benchmarks.md, between the markers ``<!-- NAME -->`` and ``<!-- /NAME -->``.
+
+    python benchmarks/pages.py W1.json W2.json    # of `fedkeel bench --json`; kept in docs/results/bench.json
+
+Everything comes from docs/results, so that no figure of a table is typed.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +35,11 @@ def markdown(columns: list[str], rows: list[list[str]]) -> str:
 
 
 def own_table(results: list[dict[str, Any]]) -> str:
-    """A line for each result of ``fedkeel bench --json``."""
+    """A line for each work: the first of its results of ``fedkeel bench --json``."""
     columns = ["work", "algorithm", "executor", "s/round", "samples/s", "of the plain loop", "of it, channels last"]
     columns += ["start-up", "memory", "arithmetic", "durable"]
     rows = []
-    for r in results:
+    for r in {r["work"]: r for r in reversed(results)}.values():
         last, durable = r["ratio_to_plain_loop_channels_last"], r["durable_overhead"]
         rows.append(
             [
@@ -51,7 +56,18 @@ def own_table(results: list[dict[str, Any]]) -> str:
                 "–" if durable is None else f"{durable:+.1%}",
             ]
         )
-    return markdown(columns, rows)
+    return markdown(columns, sorted(rows))
+
+
+def compared_table(results: list[dict[str, Any]]) -> str:
+    """How many times as long as FedAvg's the rounds of others take, for each result of ``--compare``."""
+    compared = [r for r in results if r["compared"]]
+    names = list(dict.fromkeys(name for r in compared for name in r["compared"]))
+    rows = []
+    for r in compared:
+        ratios = {name: f"{row['relative_to_fedavg']:.2f}×" for name, row in r["compared"].items()}
+        rows.append([r["work"], *(ratios.get(name, "–") for name in names)])
+    return markdown(["work", *names], rows)
 
 
 def peer_table(runs: list[dict[str, Any]]) -> str:
@@ -122,15 +138,28 @@ def _version(own: list[dict[str, Any]]) -> str:
     return f"torch {versions['torch']}" if "torch" in versions else "–"
 
 
+def tables() -> dict[str, str]:
+    """All tables of the page by the name of their markers, from docs/results."""
+    bench = json.loads((RESULTS / "bench.json").read_text(encoding="utf-8"))
+    peers = json.loads((RESULTS / "peers.json").read_text(encoding="utf-8"))["runs"]
+    scale = [json.loads(line) for line in (RESULTS / "scale.jsonl").read_text(encoding="utf-8").splitlines()]
+    return {
+        "own": own_table(bench),
+        "compared": compared_table(bench),
+        "peers": peer_table(peers),
+        "scale": scale_table(scale),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("results", nargs="*", type=Path, help="files of `fedkeel bench --json`")
+    parser.add_argument("results", nargs="*", type=Path, help="files of `fedkeel bench --json`, to be kept")
     options = parser.parse_args()
     if options.results:
-        fill("own", own_table([json.loads(path.read_text(encoding="utf-8")) for path in options.results]))
-    peers = RESULTS / "peers.json"
-    if peers.exists():
-        fill("peers", peer_table(json.loads(peers.read_text(encoding="utf-8"))["runs"]))
+        kept = ",\n".join(json.dumps(json.loads(path.read_text(encoding="utf-8"))) for path in options.results)
+        (RESULTS / "bench.json").write_text(f"[\n{kept}\n]\n", encoding="utf-8")
+    for name, table in tables().items():
+        fill(name, table)
 
 
 if __name__ == "__main__":

@@ -94,3 +94,10 @@ def test_the_page_has_a_place_for_every_table() -> None:
     for name in ("own", "peers", "scale"):
         assert f"<!-- {name} -->\n" in text
         assert f"<!-- /{name} -->" in text
+
+
+def test_the_tables_of_the_page_are_the_kept_results() -> None:
+    """If this fails: python benchmarks/pages.py"""
+    page = pages.PAGE.read_text(encoding="utf-8")
+    for name, table in pages.tables().items():
+        assert f"<!-- {name} -->\n{table}\n<!-- /{name} -->" in page, name
