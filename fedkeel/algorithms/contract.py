@@ -30,7 +30,7 @@ from fedkeel.algorithms.state import PerClient, State
 from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.layout import Layout
-from fedkeel.learning.loop import AfterStep, Gradient, Sgd, Trained, train
+from fedkeel.learning.loop import AfterStep, DenseSteps, Gradient, Sgd, Trained, train
 from fedkeel.learning.task import Batch, Task
 
 Mode = Literal["default", "literal", "code"]
@@ -248,6 +248,7 @@ class Local:
         gradient: Gradient | None = None,
         after_step: AfterStep | None = None,
         averaging: Averaging | None = None,
+        dense_steps: DenseSteps | None = None,
     ) -> Tensor:
         """Run the shared loop from ``start`` (default: the global model) and give the trained parameters [K, d]."""
         trained = train(
@@ -260,6 +261,7 @@ class Local:
             gradient,
             after_step,
             averaging,
+            dense_steps,
         )
         self.results.append(trained)
         return trained.y

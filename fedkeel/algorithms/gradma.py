@@ -40,12 +40,14 @@ from fedkeel.algorithms.contract import (
     Round,
     Uploads,
 )
+from fedkeel.algorithms.gradma_dense import DenseWorker, start_of
 from fedkeel.algorithms.projection import Blocks, bounds_of, project, project_few
 from fedkeel.algorithms.server_steps import average_gap, gaps
 from fedkeel.algorithms.state import State
 from fedkeel.errors import invalid
+from fedkeel.learning.dense import DenseNet
 from fedkeel.learning.loop import Sgd
-from fedkeel.learning.task import Batch
+from fedkeel.learning.task import Batch, positions
 
 Row = Literal["prev", "global", "anchor"]
 PAPER = Paper(
@@ -145,16 +147,18 @@ class GradMA(Algorithm):
 
 def worker_update(params: WorkerParams, local: Local) -> Tensor:
     """Algorithm 2: x_I of K workers [K, d]."""
-    x = local.w
+    x, x_before = local.w, previous_model(params, local)
     bounds = bounds_of(local.problem.layout, params.blocks)
     nabla, sgd = decayed(params, local)
-    # Where gradients are taken: at x_τ, and where the rows say; then g and the rows of G, always in the same memory.
     elsewhere = [row for row in params.rows if row != "anchor"]
-    points = torch.stack([x, *(previous_model(params, local) if row == "prev" else x for row in elsewhere)])
-    gG = x.new_empty(1 + len(params.rows), *x.shape)
+    points = gG = x.new_empty(0)
 
     def projected(x_tau: Tensor, b: Tensor, batch: Batch, tau: int) -> tuple[Tensor, Tensor, Tensor]:
-        if "prev" in elsewhere and tau > 0:
+        nonlocal points, gG
+        if tau == 0:  # the same memory for all steps: where gradients are taken; g and the rows of G
+            points = torch.stack([x, *(x_before if row == "prev" else x for row in elsewhere)])
+            gG = x.new_empty(1 + len(params.rows), *x.shape)
+        elif "prev" in elsewhere:
             points[1 + elsewhere.index("prev")] = points[0]
         points[0] = x_tau
         if local.task.stochastic:
@@ -165,7 +169,12 @@ def worker_update(params: WorkerParams, local: Local) -> Tensor:
             torch.sub(x_tau, x, out=gG[j])
         return project_few(gG.transpose(0, 1), params.rho_l, bounds), loss, b_after
 
-    return local.train(gradient=projected, sgd=sgd)
+    def dense(net: DenseNet, sgd: Sgd) -> DenseWorker:
+        start = start_of(net, x, local.full_batches(), positions(local.batches))
+        return DenseWorker(net, x, x_before, start, params.rows, params.rho_l, bounds, sgd.lr)
+
+    folds = params.rows and not sgd.weight_decay and params.decay == "all"
+    return local.train(gradient=projected, sgd=sgd, dense_steps=dense if folds else None)
 
 
 def at_once(nabla: Nabla, points: Tensor, b: Tensor, batch: Batch, out: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, pairwise
+from operator import mul
 from typing import Literal
 
 import numpy as np
@@ -36,7 +37,7 @@ PIECE = 1 << 17
 COLUMNS = 1 << 14
 """The same where many rows are multiplied at a time, so that the pieces of all of them stay in the cache."""
 FEW_COLUMNS = 1 << 13
-"""The same for a worker's few rows."""
+"""The same for a worker's few rows, where pieces are at least this and less than twice as wide."""
 MENDS = 4
 """How often a solution is improved by what it misses."""
 POSSIBLE = 1e-5
@@ -68,6 +69,11 @@ def dots(rows: Sequence[Tensor], v: Tensor) -> Tensor:
     pieces = v.split_with_sizes(widths)
     sums = [torch.stack(list(map(torch.dot, row.split_with_sizes(widths), pieces))) for row in rows]
     return torch.stack([parts.sum(dtype=torch.float64) for parts in sums])
+
+
+def square(v: Tensor) -> float:
+    """⟨v, v⟩ of a vector [d], in float64; pieces as in ``dots``."""
+    return sum(float(torch.dot(piece, piece)) for piece in v.split_with_sizes(_widths(v.shape[0], PIECE)))
 
 
 def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
@@ -257,42 +263,57 @@ def project_few(vectors: Tensor, rho: float = 0.0, bounds: Tensor | None = None)
     edges = [0, u.shape[1]] if bounds is None else bounds.tolist()
     for start, stop in pairwise(edges):
         part = vectors[:, :, start:stop]
-        for row, c in enumerate(zip(*multipliers(part, rho), strict=True), start=1):
-            if any(c):
-                part[:, 0].addcmul_(part[:, row], torch.tensor(c, dtype=u.dtype, device=u.device).unsqueeze(1))
+        c = multipliers([products(own, own) for own in part], rho, u.dtype)
+        for row, c_row in enumerate(zip(*c, strict=True), start=1):
+            if any(c_row):
+                part[:, 0].addcmul_(part[:, row], torch.tensor(c_row, dtype=u.dtype, device=u.device).unsqueeze(1))
     return u
 
 
-def multipliers(vectors: Tensor, rho: float) -> Matrix:
-    """What each row adds to g in one block: u = g + Σ_j c_j G_j [K, r]."""
-    return [_step(_gram(own).tolist(), rho, rounding(vectors.dtype)) for own in vectors]
+def multipliers(grams: Sequence[Matrix], rho: float, dtype: torch.dtype) -> Matrix:
+    """What each row adds to g in one block: u = g + Σ_j c_j G_j [K, r].
+
+    Given are K clients' inner products of g and the rows of G, each [1 + r, 1 + r], of vectors of that precision.
+    """
+    return [_step(gram, rho, rounding(dtype)) for gram in grams]
 
 
 def _step(gram: Matrix, rho: float, exact: float) -> list[float]:
-    """c [r] of one client and block, given the inner products of g and the rows of G [1 + r, 1 + r].
+    """c [r] of one client and block.
 
     In plain numbers: for three rows a call into a library costs more than the arithmetic.
     """
     lengths = [math.sqrt(row[j]) or 1.0 if row[j] >= 0 else math.nan for j, row in enumerate(gram)]
     if not all(map(math.isfinite, lengths)):
         return [math.nan] * (len(gram) - 1)  # never the unprojected direction: divergence must be seen
-    cosines = [[value / (lengths[i] * lengths[j]) for j, value in enumerate(row)] for i, row in enumerate(gram)]
-    K, p = [row[1:] for row in cosines[1:]], [row[0] for row in cosines[1:]]
+    length, *G = lengths
+    p = [row[0] / (length * own) for row, own in zip(gram[1:], G, strict=True)]
+    if min(p) >= rho - exact:
+        return [0.0] * len(p)
+    K = [[row[j + 1] / (own * other) for j, other in enumerate(G)] for row, own in zip(gram[1:], G, strict=True)]
     z, missed = _best_active_set(K, [value - rho for value in p], exact)
     if rho > 0 and missed > POSSIBLE:
         z, _ = _best_active_set(K, p, exact)
-    return [z_j * lengths[0] / length for z_j, length in zip(z, lengths[1:], strict=True)]
+    return [z_j * length / own for z_j, own in zip(z, G, strict=True)]
 
 
-def _gram(vectors: Tensor) -> Tensor:
-    """Inner products of r + 1 vectors, in float64 [r + 1, r + 1]; pieces as in ``dots``."""
-    whole = vectors.shape[1] // FEW_COLUMNS * FEW_COLUMNS
-    rest = vectors[:, whole:]
-    products = (rest @ rest.T).cpu().double()  # not every accelerator has double precision
-    if whole:
-        pieces = vectors[:, :whole].view(len(vectors), -1, FEW_COLUMNS).transpose(0, 1)
-        products += (pieces @ pieces.mT).cpu().sum(0, dtype=torch.float64)
-    return products
+def products(left: Tensor, right: Tensor) -> Matrix:
+    """Inner products of a few vectors [a, n] with a few [b, n], summed in float64 [a, b]; pieces as in ``dots``."""
+    (few, n), (others, _) = left.shape, right.shape
+    pieces = n // FEW_COLUMNS
+    if pieces < 2:
+        return (left @ right.T).tolist()
+    whole = n - n % pieces
+    a = left[:, :whole].view(few, pieces, -1).transpose(0, 1)
+    b = right[:, :whole].view(others, pieces, -1).permute(1, 2, 0)
+    # Not every accelerator has double precision.
+    found: Matrix = torch.bmm(a, b).cpu().sum(0, dtype=torch.float64).tolist()
+    return found if whole == n else plus(found, (left[:, whole:] @ right[:, whole:].T).tolist())
+
+
+def plus(left: Matrix, right: Matrix) -> Matrix:
+    """Their sum."""
+    return [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(left, right, strict=True)]
 
 
 def _best_active_set(K: Matrix, p: list[float], exact: float) -> tuple[list[float], float]:
@@ -303,14 +324,14 @@ def _best_active_set(K: Matrix, p: list[float], exact: float) -> tuple[list[floa
     """
     best, least = [0.0] * len(p), math.inf
     violated = [i for i, value in enumerate(p) if value < 0]
-    for active in [[], violated, *_active_sets(len(p))]:  # mostly one of the first two
+    for active in [violated, [], *_active_sets(len(p))]:  # mostly the first
         solution = _solution([[K[i][j] for j in active] for i in active], [-p[i] for i in active])
         if solution is None:
             continue
         z = [0.0] * len(p)
         for i, value in zip(active, solution, strict=True):
             z[i] = value
-        slack = [sum(K_ij * z_j for K_ij, z_j in zip(row, z, strict=True)) + p_i for row, p_i in zip(K, p, strict=True)]
+        slack = [sum(map(mul, row, z)) + p_i for row, p_i in zip(K, p, strict=True)]
         missed = max([0.0, -min(z), -min(slack), *(abs(slack[i]) for i in active)])
         if missed < least:
             best, least = z, missed

@@ -150,6 +150,10 @@ class ClientBatches(Batches):
             x = self._augmented[k]
         return Batch(x.unsqueeze(0), self.y[torch.from_numpy(rows)].unsqueeze(0))
 
+    @property
+    def positions(self) -> Sequence[Tensor] | None:
+        return None if self.augmentation is not None else torch.from_numpy(self.rows).split_with_sizes(self.widths)
+
     def stream(self, classes: int | None = None) -> Iterator[Batch]:
         if self.augmentation is not None or self.array is None:
             yield from self

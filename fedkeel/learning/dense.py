@@ -130,14 +130,18 @@ class DenseNet:
         """The outputs [B, classes] of one model w [d] on inputs [B, ...]."""
         return self._forward(self.of(w.unsqueeze(0)), x.reshape(1, len(x), -1))[1][0].T.contiguous()
 
-    def _forward(self, parameters: Parameters, x: Tensor) -> tuple[list[Tensor], Tensor]:
+    def _forward(self, parameters: Parameters, x: Tensor, first: Tensor | None = None) -> tuple[list[Tensor], Tensor]:
         """What each layer is given [K, B, in], and the logits [K, classes, B].
 
         The last layer is multiplied the other way round, W·xᵀ, which takes half as long for ten classes.
         """
         inputs = [x]
+        if first is not None and len(self.layers) == 1:
+            return inputs, first.transpose(1, 2)
         for layer, views in zip(self.layers[:-1], parameters[:-1], strict=True):
-            if views.bias_row is None:
+            if first is not None and len(inputs) == 1:
+                out = first
+            elif views.bias_row is None:
                 out = torch.bmm(inputs[-1], views.transposed)
             else:
                 out = torch.baddbmm(views.bias_row, inputs[-1], views.transposed)
@@ -152,15 +156,16 @@ class DenseNet:
         return inputs, torch.baddbmm(last.bias_column, last.weights, given)
 
     def backpropagated(
-        self, parameters: Parameters, x: Tensor, hot: Tensor, weight: Tensor | None
+        self, parameters: Parameters, x: Tensor, hot: Tensor, weight: Tensor | None, first: Tensor | None = None
     ) -> tuple[list[Tensor], list[Tensor], float, Tensor]:
         """What each layer was given [K, B, in], the derivative by its output [K, out, B], a factor, log p.
 
         ``hot`` are the targets as of ``minus_one_hot``. The derivatives still have to be multiplied by the factor, a
-        sample's equal share of the mean. log p [K, classes, B] are the log-probabilities.
+        sample's equal share of the mean. log p [K, classes, B] are the log-probabilities. Who knows what the first
+        layer gives before its activation hands it over as ``first`` [K, B, out]; it is overwritten.
         """
         K, _, B = hot.shape
-        inputs, logits = self._forward(parameters, x if x.dim() == 3 else x.reshape(K, B, -1))
+        inputs, logits = self._forward(parameters, x if x.dim() == 3 else x.reshape(K, B, -1), first)
         log_p = torch.log_softmax(logits, dim=1)
         error = torch._log_softmax_backward_data(hot, log_p, 1, log_p.dtype)  # p − one-hot
         if weight is None:
@@ -229,17 +234,30 @@ class Descent:
     def __init__(
         self, net: DenseNet, y: Tensor, lr: float, pull: AffinePull | None = None, averaging: Averaging | None = None
     ) -> None:
-        self._net, self._lr = net, lr
+        self._net, self.y, self._lr = net, y, lr
         self._parameters = net.of(y)
         self._pulls = [[] if pull is None else [(y[:, s], pull.on(s)) for s in layer.stretches] for layer in net.layers]
         self._averages = [None if averaging is None else layer.averages(averaging) for layer in net.layers]
         self._alpha = 0.0 if averaging is None else averaging.alpha
+        # What changes without a gradient.
+        self._drifting = [y] if pull is not None or averaging is not None else []
+        self._drifting += [] if averaging is None else [averaging.m]
 
-    def step(self, x: Tensor, hot: Tensor, weight: Tensor | None) -> Tensor:
+    def step(self, x: Tensor, hot: Tensor, weight: Tensor | None, active: Tensor | None = None) -> Tensor:
         """Take a step on inputs [K, B, ...] and targets as of ``minus_one_hot``; give log p before it [K, classes, B].
 
-        ``mean_loss`` of that is the loss, for whoever wants it at every step.
+        ``mean_loss`` of that is the loss, for whoever wants it at every step. Whoever is not ``active`` [K] has a batch
+        of weight zero, hence no gradient; the rest of the step is taken back.
         """
+        if active is None:
+            return self._step(x, hot, weight)
+        standing = [vectors.clone() for vectors in self._drifting]
+        log_p = self._step(x, hot, weight)
+        for vectors, before in zip(self._drifting, standing, strict=True):
+            torch.where(active.unsqueeze(1), vectors, before, out=vectors)
+        return log_p
+
+    def _step(self, x: Tensor, hot: Tensor, weight: Tensor | None) -> Tensor:
         inputs, errors, share, log_p = self._net.backpropagated(self._parameters, x, hot, weight)
         layers = zip(self._parameters, inputs, errors, self._pulls, self._averages, strict=True)
         for layer, given, error, pulls, m in layers:

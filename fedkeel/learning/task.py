@@ -63,6 +63,11 @@ class Batches(Sequence[Batch]):
         """
         return iter(self)
 
+    @property
+    def positions(self) -> Sequence[Tensor] | None:
+        """Where each step's samples lie among all of the client's, if these are one client's and as they are there."""
+        return None
+
     def __iter__(self) -> Iterator[Batch]:
         return (self[k] for k in range(len(self)))
 
@@ -70,6 +75,11 @@ class Batches(Sequence[Batch]):
 def stream(batches: Iterable[Batch], classes: int | None = None) -> Iterator[Batch]:
     """``Batches.stream`` of those that have it."""
     return batches.stream(classes) if isinstance(batches, Batches) else iter(batches)
+
+
+def positions(batches: Iterable[Batch]) -> Sequence[Tensor] | None:
+    """``Batches.positions`` of those that have it."""
+    return batches.positions if isinstance(batches, Batches) else None
 
 
 class Net:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedkeel.algorithms import projection
 from fedkeel.algorithms.registry import algorithm_class, make_algorithm
@@ -87,8 +87,8 @@ def _worker_active(replay: Replay) -> np.ndarray:
     for t, job in enumerate(replay.recorder.jobs):
         for i, client in enumerate(job.clients.ids):
 
-            def counted(vectors: Tensor, rho: float, at: tuple[int, int] = (t, client)) -> projection.Matrix:
-                steps = solve(vectors, rho)
+            def counted(*problems: Any, at: tuple[int, int] = (t, client)) -> projection.Matrix:
+                steps = solve(*problems)
                 active[at] += sum(c > 0 for own in steps for c in own)
                 return steps
 

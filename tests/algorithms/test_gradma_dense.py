@@ -1,0 +1,94 @@
+"""GradMA's workers on dense networks against the same steps with every gradient written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedkeel.algorithms import gradma, gradma_dense
+from fedkeel.algorithms.registry import make_algorithm
+from fedkeel.check import rounds as after
+from fedkeel.check import tiny_federation
+from fedkeel.engine.choice import make_executor
+from fedkeel.engine.settings import Training
+from fedkeel.engine.simulation import Simulation
+from fedkeel.learning.task import Task
+
+MODELS: dict[str, Callable[[], list[nn.Module]]] = {
+    "one layer": lambda: [nn.Linear(6, 3)],
+    "three layers": lambda: [nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3)],
+    "no bias": lambda: [nn.Linear(6, 8, bias=False), nn.Tanh(), nn.Linear(8, 3, bias=False)],
+}
+ROWS = [rows for size in (1, 2, 3) for rows in combinations(("prev", "global", "anchor"), size)]
+
+
+def trained(model: str, dense: bool, executor: str = "serial", epochs: int = 3, **params: Any) -> Tensor:
+    """The global model after four rounds, by the steps for dense networks or the general ones."""
+    torch.manual_seed(0)
+    run = Simulation(
+        make_algorithm("gradma_w", **params),
+        Task(nn.Sequential(*MODELS[model]()), dtype=torch.float64),
+        tiny_federation((9, 12, 7, 15)),
+        Training(epochs=epochs, batch_size=4, lr=0.5),
+        executor=make_executor(executor, 1),
+    )
+    walks = mock.Mock(wraps=gradma_dense.DenseWorker)
+    with mock.patch.object(gradma, "DenseWorker", walks):
+        if dense:
+            end: Tensor = after(run, 4).server.w
+        else:
+            train = gradma.Local.train
+            with mock.patch.object(gradma.Local, "train", lambda *a, dense_steps, **k: train(*a, **k)):
+                end = after(run, 4).server.w
+    assert walks.called == dense
+    return end
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("rows", ROWS, ids="-".join)
+def test_the_steps_are_those_of_the_written_gradients(model: str, rows: tuple[str, ...]) -> None:
+    assert torch.allclose(trained(model, True, rows=rows), trained(model, False, rows=rows), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"blocks": "tensor"}, {"rho_l": 0.1}, {"prev_init": "global"}, {"unseen": "global"}],
+    ids=lambda params: next(iter(params)),
+)
+def test_whatever_the_parameters(params: dict[str, Any]) -> None:
+    model = "three layers"
+    assert torch.allclose(trained(model, True, **params), trained(model, False, **params), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("executor", ["serial", "stacked"])
+def test_whoever_computes_and_whether_samples_come_again(executor: str) -> None:
+    """With one epoch no sample comes again, and nothing is computed beforehand; in a stack nothing is either, and
+    clients of 7 to 15 samples stand still when their own steps are over.
+    """
+    for epochs in (1, 3):
+        ends = [trained("three layers", dense, name, epochs) for dense, name in ((True, executor), (False, "serial"))]
+        assert torch.allclose(*ends, rtol=1e-9, atol=1e-12)
+
+
+def test_what_is_known_of_the_start_is_what_would_be_computed() -> None:
+    """Both ways to have the answers of x: for a minibatch with other shares than equal ones, and for all of it."""
+    torch.manual_seed(0)
+    task = Task(nn.Sequential(*MODELS["three layers"]()), dtype=torch.float64)
+    assert task.dense is not None
+    x, samples = task.w0.unsqueeze(0), torch.randn(1, 11, 6, dtype=torch.float64)
+    y, rows, share = torch.randint(0, 3, (1, 11)), torch.tensor([4, 0, 10]), torch.tensor([[0.5, 0.2, 0.3]]).double()
+    hot = gradma_dense.minus_one_hot(y[:, rows], 3, torch.float64)
+    parts = [gradma_dense.Batch(samples[:, :5], y[:, :5]), gradma_dense.Batch(samples[:, 5:], y[:, 5:])]
+    with mock.patch.object(gradma_dense, "AT_ONCE", 4):
+        known = gradma_dense.KnownStart(task.dense, x, parts, [rows]).of(samples[:, rows], hot, share, 0)
+    computed = gradma_dense.AnyStart(task.dense, x).of(samples[:, rows], hot, share, 0)
+    for own, other in zip(
+        [known.first, *known.inputs, *known.errors], [computed.first, *computed.inputs, *computed.errors], strict=True
+    ):
+        assert torch.allclose(own, other, rtol=1e-12, atol=1e-15)
