@@ -2,7 +2,8 @@
 
 Some algorithms remember a vector as large as the model for every client that was ever seen. What does not fit the
 budget goes to slots of a sparse, nameless file, whose pages the system loads when they are read and may drop again.
-A slot is free again when the last tensor that looks at it is gone, so that rows stay values as everywhere else.
+A slot is free again when the last tensor that looks at it is gone, so that rows stay values as everywhere else. Memory
+of rows is used again in the same way: pages that are new to a process cost more than what is written to them.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 SEGMENT = 1 << 26
 """The file is mapped in pieces of this many bytes (more where a single row is larger)."""
 _ALIGNMENT = 64
+SPARE = 1 << 27
+"""At most so many bytes of memory wait for rows to come, beside the budget."""
 
 
 @dataclass
@@ -44,19 +48,17 @@ class RowMemory:
         """Bytes of living rows in memory."""
         self.on_disk = 0
         """Bytes of living rows in the file."""
+        self.spare = 0
+        """Bytes of memory that wait for rows."""
         self._shelves: dict[int, _Shelf] = {}
+        self._waiting: dict[int, list[Bytes]] = {}
 
     def keep(self, row: Tensor) -> Tensor:
         """A copy of a row, which never changes."""
         size = row.numel() * row.element_size()
         if size == 0:
             return row.clone()
-        if self.in_memory + size <= self.budget:
-            array = np.empty(size, dtype=np.uint8)
-            self.in_memory += size
-            weakref.finalize(array, self._forget, size)
-        else:
-            array = self._slot(size)
+        array = self._piece(size) if self.in_memory + size <= self.budget else self._slot(size)
         # from_numpy holds on to the array for as long as any tensor or view looks at its memory.
         kept = torch.from_numpy(array).view(row.dtype).view(row.shape)
         kept.copy_(row)
@@ -68,7 +70,20 @@ class RowMemory:
             for segment in shelf.segments:
                 segment.madvise(mmap.MADV_DONTNEED)
 
-    def _slot(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def _piece(self, size: int) -> Bytes:
+        """Memory in which nobody looks any more, or new one."""
+        waiting = self._waiting.get(size)
+        if waiting:
+            whole = waiting.pop()
+            self.spare -= size
+        else:
+            whole = np.empty(size, dtype=np.uint8)
+        array = whole[:]  # its end is that of everything that looks at the memory
+        self.in_memory += size
+        weakref.finalize(array, self._forget, whole)
+        return array
+
+    def _slot(self, size: int) -> Bytes:
         shelf = self._shelves.setdefault(size, _Shelf(-(-size // _ALIGNMENT) * _ALIGNMENT))
         if not shelf.free:
             self._extend(shelf)
@@ -85,8 +100,11 @@ class RowMemory:
             shelf.segments.append(mmap.mmap(file.fileno(), length))
         shelf.free += [(len(shelf.segments) - 1, start) for start in range(length - shelf.slot, -1, -shelf.slot)]
 
-    def _forget(self, size: int) -> None:
-        self.in_memory -= size
+    def _forget(self, whole: Bytes) -> None:
+        self.in_memory -= whole.nbytes
+        if self.spare + whole.nbytes <= SPARE:
+            self._waiting.setdefault(whole.nbytes, []).append(whole)
+            self.spare += whole.nbytes
 
     def _release(self, shelf: _Shelf, number: int, offset: int, size: int) -> None:
         self.on_disk -= size

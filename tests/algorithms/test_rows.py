@@ -70,6 +70,23 @@ def test_a_slot_is_used_again_only_when_nobody_looks_at_it(tight: RowMemory) -> 
     assert tight.in_memory + tight.on_disk == 6 * 32  # five rows of the table, and the one behind the view
 
 
+def test_memory_is_used_again_only_when_nobody_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three rows of 32 bytes that nobody needs any more, one may wait for the next (40 bytes may)."""
+    monkeypatch.setattr("fedkeel.algorithms.row_memory.SPARE", 40)
+    memory = RowMemory(1000)
+    row = memory.keep(torch.arange(4.0, dtype=torch.float64))
+    address, view = row.data_ptr(), row[1:3]
+    del row
+    other = memory.keep(torch.full((4,), -1.0, dtype=torch.float64))
+    assert (view.tolist(), other.data_ptr() == address, memory.in_memory) == ([1.0, 2.0], False, 64)
+    del view
+    assert (memory.in_memory, memory.spare) == (32, 32)
+    third = memory.keep(other)
+    assert (third.data_ptr(), memory.in_memory, memory.spare) == (address, 64, 0)
+    del third, other
+    assert (memory.in_memory, memory.spare) == (0, 32)
+
+
 def test_a_row_larger_than_a_segment(tight: RowMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedkeel.algorithms.row_memory.SEGMENT", 64)
     rows = torch.randn(3, 100)
