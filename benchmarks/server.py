@@ -36,6 +36,8 @@ def main() -> None:
     torch.set_num_threads(1)
     federation = make_federation(FULL, make_images(FULL))
     ours, plain = (simulation(federation, name, epochs=FULL.epochs) for name in ("gradma_s", "fedavg"))
+    for run in (ours, plain):  # workers start before there is anything to remember, as in a run from its beginning
+        run.step(run.start())
     state, other = filled(federation), plain.start()
     aggregate = timed(ours)
     for number in range(-1, rounds):  # one to warm up

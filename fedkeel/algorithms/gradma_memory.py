@@ -17,17 +17,22 @@ vector, the directions of clients long absent do not underflow, and neither thos
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedkeel.algorithms.contract import Problem
-from fedkeel.algorithms.projection import Blocks, bounds_of, lengths_only
-from fedkeel.algorithms.state import Rows, State
+from fedkeel.algorithms.projection import Blocks, bounds_of
+from fedkeel.algorithms.state import Rows, State, room_for_row
 
 UNKNOWN = frozenset({"gram"})
 """Values of the server state in which inf means "not known"."""
+
+
+PIECE = 1 << 16
+"""Coordinates of a row that are renewed at a time."""
 
 
 def initial(problem: Problem, blocks: Blocks) -> dict[str, Any]:
@@ -59,21 +64,38 @@ def mem_red(server: State, cohort: tuple[int, ...], m: int) -> State:
 
 
 def remember(server: State, cohort: tuple[int, ...], d: Iterable[Tensor], beta2: float) -> State:
-    """Lines 2-8 of Algorithm 3: take in the cohort's updates d (each [d], changed in place), let the rest decay."""
+    """Lines 2-8 of Algorithm 3: take in the cohort's updates d (each [d]), let the rest decay."""
     buf = server.buf.tolist()
     places = torch.tensor([buf.index(i) for i in cohort])
     decay = beta2 ** (server.age[places] + 1).double()
-    D = server.D.put(
-        cohort,
-        (
-            update.add_(server.D[i], alpha=float(factor)) if i in server.D else update
-            for i, factor, update in zip(cohort, decay, d, strict=True)
-        ),
-    )
+    rows, lengths = [], []
+    for i, factor, update in zip(cohort, decay.tolist(), d, strict=True):
+        rows.append(room_for_row(update))
+        lengths.append(renew(rows[-1], update, server.D.get(i), factor, server.bounds))
     gram = server.gram.clone()
     gram[:, places] = gram[:, :, places] = torch.inf
-    gram[:, places, places] = lengths_only([D[i] for i in cohort], server.bounds).diagonal(dim1=1, dim2=2)
+    gram[:, places, places] = torch.tensor(lengths, dtype=torch.float64).T
+    D = server.D.hold(cohort, rows)
     return server.replace(D=D, age=(server.age + 1).index_fill(0, places, 0), gram=gram)
+
+
+def renew(row: Tensor, update: Tensor, old: Tensor | None, factor: float, bounds: Tensor) -> list[float]:
+    """row ← factor·old + update (each [d]), and its squared length in every block.
+
+    Piece by piece in the cache: vectors of many parameters are as quick as memory is.
+    """
+    squares = []
+    for start, stop in pairwise(bounds.tolist()):
+        total = 0.0
+        for piece in (slice(at, min(at + PIECE, stop)) for at in range(start, stop, PIECE)):
+            part = row[piece]
+            if old is None:
+                part.copy_(update[piece])
+            else:
+                torch.add(update[piece], old[piece], alpha=factor, out=part)
+            total += float(torch.dot(part, part))
+        squares.append(total)
+    return squares
 
 
 def directions(server: State, beta2: float) -> tuple[list[Tensor], Tensor]:

@@ -55,14 +55,16 @@ class RowMemory:
 
     def keep(self, row: Tensor) -> Tensor:
         """A copy of a row, which never changes."""
-        size = row.numel() * row.element_size()
+        return self.room(row).copy_(row)
+
+    def room(self, like: Tensor) -> Tensor:
+        """Memory for a row like this one, to be written once."""
+        size = like.numel() * like.element_size()
         if size == 0:
-            return row.clone()
+            return torch.empty_like(like)
         array = self._piece(size) if self.in_memory + size <= self.budget else self._slot(size)
         # from_numpy holds on to the array for as long as any tensor or view looks at its memory.
-        kept = torch.from_numpy(array).view(row.dtype).view(row.shape)
-        kept.copy_(row)
-        return kept
+        return torch.from_numpy(array).view(like.dtype).view(like.shape)
 
     def settle(self) -> None:
         """Let the system take the file's pages out of this process; they come back when they are read."""

@@ -33,6 +33,11 @@ def keep_row(row: Tensor) -> Tensor:
     return _memory.keep(row)
 
 
+def room_for_row(like: Tensor) -> Tensor:
+    """Memory where rows are kept, for one like this: to be written, then handed to ``Rows.hold``."""
+    return _memory.room(like)
+
+
 class Rows(Mapping[int, Tensor]):
     """One vector per client, kept only for the clients that have one.
 
@@ -62,8 +67,12 @@ class Rows(Mapping[int, Tensor]):
 
     def put(self, clients: Iterable[int], rows: Iterable[Tensor]) -> Rows:
         """The table with copies of K rows (together [K, ...], or one by one) stored for K clients."""
+        return self.hold(clients, map(keep_row, rows))
+
+    def hold(self, clients: Iterable[int], rows: Iterable[Tensor]) -> Rows:
+        """The table with K rows stored for K clients as they are: in memory of ``room_for_row``, never to change."""
         after = self._copy()
-        after._store({client: keep_row(row) for client, row in zip(clients, rows, strict=True)})
+        after._store(dict(zip(clients, rows, strict=True)))
         _memory.settle()
         return after
 
