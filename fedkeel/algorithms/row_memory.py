@@ -2,8 +2,8 @@
 
 Some algorithms remember a vector as large as the model for every client that was ever seen. What does not fit the
 budget goes to slots of a sparse, nameless file, whose pages the system loads when they are read and may drop again.
-A slot is free again when the last tensor that looks at it is gone, so that rows stay values as everywhere else. Memory
-of rows is used again in the same way: pages that are new to a process cost more than what is written to them.
+Memory is handed out in slots in the same way, and used again: pages that are new to a process cost more than what is
+written to them. A slot is free when the last tensor that looks at it is gone, so that rows stay values as everywhere.
 """
 
 from __future__ import annotations
@@ -22,20 +22,25 @@ from torch import Tensor
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 SEGMENT = 1 << 26
-"""The file is mapped in pieces of this many bytes (more where a single row is larger)."""
+"""Memory and the file are mapped in pieces of this many bytes (more where a single row is larger)."""
 _ALIGNMENT = 64
-SPARE = 1 << 27
-"""At most so many bytes of memory wait for rows to come, beside the budget."""
 
 
 @dataclass
 class _Shelf:
-    """Slots of one size: the pieces of the file that hold them, and which slots are free."""
+    """Slots of one size, in memory or in the file."""
 
-    slot: int
+    size: int
+    on_disk: bool
     segments: list[mmap.mmap] = field(default_factory=list)
     free: list[tuple[int, int]] = field(default_factory=list)
-    """(segment, offset) of each."""
+    """(segment, offset) of slots that were used before."""
+    unused: int = 0
+    """Where the unused slots of the last segment begin."""
+
+    @property
+    def slot(self) -> int:
+        return -(-self.size // _ALIGNMENT) * _ALIGNMENT
 
 
 class RowMemory:
@@ -48,10 +53,7 @@ class RowMemory:
         """Bytes of living rows in memory."""
         self.on_disk = 0
         """Bytes of living rows in the file."""
-        self.spare = 0
-        """Bytes of memory that wait for rows."""
-        self._shelves: dict[int, _Shelf] = {}
-        self._waiting: dict[int, list[Bytes]] = {}
+        self._shelves: dict[tuple[int, bool], _Shelf] = {}
 
     def keep(self, row: Tensor) -> Tensor:
         """A copy of a row, which never changes."""
@@ -62,55 +64,49 @@ class RowMemory:
         size = like.numel() * like.element_size()
         if size == 0:
             return torch.empty_like(like)
-        array = self._piece(size) if self.in_memory + size <= self.budget else self._slot(size)
+        on_disk = self.in_memory + size > self.budget
+        shelf = self._shelves.setdefault((size, on_disk), _Shelf(size, on_disk))
+        number, offset = shelf.free.pop() if shelf.free else self._next(shelf)
+        array = np.frombuffer(shelf.segments[number], dtype=np.uint8, count=size, offset=offset)
+        self._count(shelf, size)
+        weakref.finalize(array, self._release, shelf, number, offset)
         # from_numpy holds on to the array for as long as any tensor or view looks at its memory.
         return torch.from_numpy(array).view(like.dtype).view(like.shape)
 
     def settle(self) -> None:
         """Let the system take the file's pages out of this process; they come back when they are read."""
         for shelf in self._shelves.values():
-            for segment in shelf.segments:
+            for segment in shelf.segments if shelf.on_disk else []:
                 segment.madvise(mmap.MADV_DONTNEED)
 
-    def _piece(self, size: int) -> Bytes:
-        """Memory in which nobody looks any more, or new one."""
-        waiting = self._waiting.get(size)
-        if waiting:
-            whole = waiting.pop()
-            self.spare -= size
-        else:
-            whole = np.empty(size, dtype=np.uint8)
-        array = whole[:]  # its end is that of everything that looks at the memory
-        self.in_memory += size
-        weakref.finalize(array, self._forget, whole)
-        return array
-
-    def _slot(self, size: int) -> Bytes:
-        shelf = self._shelves.setdefault(size, _Shelf(-(-size // _ALIGNMENT) * _ALIGNMENT))
-        if not shelf.free:
-            self._extend(shelf)
-        number, offset = shelf.free.pop()
-        array = np.frombuffer(shelf.segments[number], dtype=np.uint8, count=size, offset=offset)
-        self.on_disk += size
-        weakref.finalize(array, self._release, shelf, number, offset, size)
-        return array
-
-    def _extend(self, shelf: _Shelf) -> None:
+    def _next(self, shelf: _Shelf) -> tuple[int, int]:
+        """A slot that was never used."""
         length = max(SEGMENT // shelf.slot, 1) * shelf.slot
+        if not shelf.segments or shelf.unused == length:
+            shelf.segments.append(self._on_disk(length) if shelf.on_disk else _in_memory(length))
+            shelf.unused = 0
+        shelf.unused += shelf.slot
+        return len(shelf.segments) - 1, shelf.unused - shelf.slot
+
+    def _on_disk(self, length: int) -> mmap.mmap:
         with tempfile.TemporaryFile(prefix="fedkeel-rows-", dir=self.directory) as file:
             os.ftruncate(file.fileno(), length)  # sparse: takes no space before it is written
-            shelf.segments.append(mmap.mmap(file.fileno(), length))
-        shelf.free += [(len(shelf.segments) - 1, start) for start in range(length - shelf.slot, -1, -shelf.slot)]
+            return mmap.mmap(file.fileno(), length)
 
-    def _forget(self, whole: Bytes) -> None:
-        self.in_memory -= whole.nbytes
-        if self.spare + whole.nbytes <= SPARE:
-            self._waiting.setdefault(whole.nbytes, []).append(whole)
-            self.spare += whole.nbytes
+    def _count(self, shelf: _Shelf, size: int) -> None:
+        if shelf.on_disk:
+            self.on_disk += size
+        else:
+            self.in_memory += size
 
-    def _release(self, shelf: _Shelf, number: int, offset: int, size: int) -> None:
-        self.on_disk -= size
+    def _release(self, shelf: _Shelf, number: int, offset: int) -> None:
+        self._count(shelf, -shelf.size)
         shelf.free.append((number, offset))
+
+
+def _in_memory(length: int) -> mmap.mmap:
+    """Memory that takes no space before it is written."""
+    return mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def a_quarter_of_memory() -> int:

@@ -70,9 +70,7 @@ def test_a_slot_is_used_again_only_when_nobody_looks_at_it(tight: RowMemory) -> 
     assert tight.in_memory + tight.on_disk == 6 * 32  # five rows of the table, and the one behind the view
 
 
-def test_memory_is_used_again_only_when_nobody_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three rows of 32 bytes that nobody needs any more, one may wait for the next (40 bytes may)."""
-    monkeypatch.setattr("fedkeel.algorithms.row_memory.SPARE", 40)
+def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
     memory = RowMemory(1000)
     row = memory.keep(torch.arange(4.0, dtype=torch.float64))
     address, view = row.data_ptr(), row[1:3]
@@ -80,11 +78,18 @@ def test_memory_is_used_again_only_when_nobody_looks_at_it(monkeypatch: pytest.M
     other = memory.keep(torch.full((4,), -1.0, dtype=torch.float64))
     assert (view.tolist(), other.data_ptr() == address, memory.in_memory) == ([1.0, 2.0], False, 64)
     del view
-    assert (memory.in_memory, memory.spare) == (32, 32)
+    assert memory.in_memory == 32
     third = memory.keep(other)
-    assert (third.data_ptr(), memory.in_memory, memory.spare) == (address, 64, 0)
-    del third, other
-    assert (memory.in_memory, memory.spare) == (0, 32)
+    assert (third.data_ptr(), memory.in_memory) == (address, 64)
+
+
+def test_rows_of_many_segments_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 24 bytes in slots of 64, three to a segment: the seventh opens the third segment."""
+    monkeypatch.setattr("fedkeel.algorithms.row_memory.SEGMENT", 200)
+    memory = RowMemory(1000)
+    rows = [memory.keep(torch.full((3,), float(k), dtype=torch.float64)) for k in range(7)]
+    assert [row.tolist() for row in rows] == [[k] * 3 for k in range(7)]
+    assert len(next(iter(memory._shelves.values())).segments) == 3
 
 
 def test_a_row_larger_than_a_segment(tight: RowMemory, monkeypatch: pytest.MonkeyPatch) -> None:
