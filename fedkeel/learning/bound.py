@@ -6,7 +6,7 @@ set once per client. Convolutions are the exception: they keep memory of their o
 oneDNN runs up to twice as fast, and are copied in and out (their weights are few beside their arithmetic).
 
 The copy of the module also computes the same function in a cheaper way where that is possible: ``pooled_before_relu``
-and ``widened``.
+and ``widened``. Chains of simple layers go without autograd (``chain``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from fedkeel.learning.chain import Chain, layers_of, recognise
 from fedkeel.learning.layout import Layout
 
 Value = Callable[[Tensor], Tensor]
@@ -32,6 +33,7 @@ class BoundModule:
         self._layout, self._buffer_layout, self._dtype = layout, buffer_layout, dtype
         named, named_buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
         self._parameters = [named[entry.name] for entry in layout]
+        self._chain = recognise(self._module, self._parameters)
         self._buffers = [named_buffers[entry.name] for entry in buffer_layout]
         # Where in a module's own memory a tensor of the layout lies: all of it, unless the layer was widened.
         self._places = [tuple(slice(size) for size in entry.shape) for entry in layout]
@@ -56,18 +58,35 @@ class BoundModule:
     ) -> tuple[Tensor, Tensor]:
         """The derivative of ``value(outputs)`` by the parameters, written to ``out`` [d]; the value and new buffers."""
         self._set(vector, buffers, train)
-        with torch.enable_grad():
-            result = value(self._module(x))
-            gradients = list(torch.autograd.grad(result, self._parameters, materialize_grads=True))
         if out.data_ptr() != self._out.data_ptr():
             self._out, self._out_views = out, list(self._layout.unflatten(out).values())
-        for number in self._copied:
-            gradients[number] = gradients[number][self._places[number]]
-        torch._foreach_copy_(self._out_views, gradients)
+        result, gradients = self._by_autograd(x, value) if self._chain is None else self._along(self._chain, x, value)
+        if gradients:
+            torch._foreach_copy_(
+                [self._out_views[number] for number in gradients],
+                [gradient[self._places[number]] for number, gradient in gradients.items()],
+            )
         after = buffers
         if self._buffers and train:
             after = torch.cat([buffer.reshape(-1).to(self._dtype) for buffer in self._buffers])
         return result.detach(), after
+
+    def _by_autograd(self, x: Tensor, value: Value) -> tuple[Tensor, dict[int, Tensor]]:
+        """The value, and the gradients by their numbers."""
+        with torch.enable_grad():
+            result = value(self._module(x))
+            gradients = torch.autograd.grad(result, self._parameters, materialize_grads=True)
+        return result, dict(enumerate(gradients))
+
+    def _along(self, chain: Chain, x: Tensor, value: Value) -> tuple[Tensor, dict[int, Tensor]]:
+        """The same, but for gradients that were written to their places already."""
+        with torch.no_grad():
+            outputs, way = chain.forward(x)
+        with torch.enable_grad():
+            result = value(outputs.requires_grad_())
+            (error,) = torch.autograd.grad(result, outputs)
+        with torch.no_grad():
+            return result, chain.backward(way, error, self._out_views)
 
     def _set(self, vector: Tensor, buffers: Tensor, train: bool) -> None:
         """Compute at these parameters. A vector that is bound already only renews what is copied."""
@@ -114,11 +133,12 @@ def widened(module: nn.Module) -> nn.Module:
     nothing to any output or gradient. Only neighbours in a chain of ``nn.Sequential`` and ``Staged`` are widened; the
     module is changed.
     """
-    if any(type(m).__name__ not in ("Sequential", "Staged") for m in module.modules() if list(m.children())):
-        return module  # a forward pass of its own may do anything
+    layers = layers_of(module) or []
     before: nn.Conv2d | None = None
-    for layer in [m for m in module.modules() if not list(m.children())]:
-        if type(layer) is nn.Conv2d and layer.groups == 1:
+    for layer in layers:
+        if sum(other is layer for other in layers) > 1 and isinstance(layer, nn.Conv2d):
+            before = None  # it would have to fit in two places
+        elif type(layer) is nn.Conv2d and layer.groups == 1:
             if before is not None and before.out_channels % LANES and before.out_channels == layer.in_channels:
                 _widen(before, layer, -(-layer.in_channels // LANES) * LANES)
             before = layer

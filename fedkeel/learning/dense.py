@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from fedkeel.learning.averaging import Averaging
+from fedkeel.learning.chain import layers_of
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.losses import Loss, cross_entropy
 
 _ACTIVATIONS = (nn.ReLU, nn.Tanh)
-_IGNORED = (nn.Flatten, nn.Identity)
 REMEMBERED = 2
 """Vectors whose views are kept: the parameters and the gradient of the step before."""
 
@@ -290,10 +290,13 @@ def recognise(module: nn.Module, layout: Layout, loss: Loss) -> DenseNet | None:
     if loss is not cross_entropy:
         return None
     named = {id(m): name for name, m in module.named_modules()}
-    leaves = [m for m in module.modules() if not list(m.children()) and not isinstance(m, _IGNORED)]
-    containers = {type(m) for m in module.modules() if list(m.children())}
-    if any(container.__name__ not in ("Sequential", "Staged") for container in containers):
-        return None  # a forward pass of its own may do anything
+    everything = layers_of(module)
+    if everything is None:
+        return None
+    leaves = [layer for layer in everything if not isinstance(layer, nn.Flatten)]
+    weights = [id(layer.weight) for layer in leaves if isinstance(layer, nn.Linear)]
+    if len(set(weights)) < len(weights):
+        return None  # a weight in two places has the sum of two gradients
     places = {entry.name: slice(entry.start, entry.stop) for entry in layout}
     layers: list[Layer] = []
     for this, following in pairwise([*leaves, None]):

@@ -12,12 +12,18 @@ from fedkeel.learning.losses import squared_hinge
 from fedkeel.learning.staged import Staged
 from fedkeel.learning.task import Batch, Task
 
+
+def in_turn(activation: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 4), activation, nn.Linear(4, 6), activation, nn.Linear(6, 3))
+
+
 NETS = {
     "one layer": lambda: nn.Linear(5, 3),
     "no bias": lambda: nn.Sequential(nn.Linear(5, 4, bias=False), nn.ReLU(), nn.Linear(4, 3, bias=False)),
     "tanh, staged": lambda: Staged(
         {"a": nn.Sequential(nn.Flatten(), nn.Linear(5, 4), nn.Tanh()), "b": nn.Linear(4, 3)}
     ),
+    "one activation in two places": lambda: in_turn(nn.ReLU()),
     "no activation between": lambda: nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)),
 }
 
@@ -49,6 +55,17 @@ class Doubles(nn.Module):
         return 2 * self.fc(x)
 
 
+def twice() -> nn.Module:
+    layer = nn.Linear(5, 5)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(5, 3))
+
+
+def tied() -> nn.Module:
+    net = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 5))
+    net[2].weight = net[0].weight
+    return net
+
+
 def half_frozen() -> nn.Module:
     net = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
     net[0].requires_grad_(False)
@@ -60,6 +77,8 @@ def half_frozen() -> nn.Module:
     [
         Doubles(),
         half_frozen(),
+        twice(),
+        tied(),
         nn.Sequential(nn.ReLU(), nn.Linear(5, 3)),
         nn.Sequential(nn.Linear(5, 3), nn.ReLU()),
         nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.Linear(4, 3)),
