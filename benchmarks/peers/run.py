@@ -2,7 +2,8 @@
 
     python benchmarks/peers/run.py --works W1 W2 W3 W4 --passes 3
 
-Every setting of a peer is tried in the first pass; later passes repeat only the best of each. Within a pass, the plain
+Every setting of a peer is tried in the first pass; later passes repeat only the best of each, and with ``--best FILE``
+the first does too, by the results of an earlier run. Within a pass, the plain
 loop runs before every few peers, and the order turns from pass to pass. A run's figure is the median of its rounds
 without the first ones; a peer's figure is the median of its runs. Writes docs/results/peers.json after every run, and
 the table into docs/benchmarks.md at the end.
@@ -197,17 +198,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="rounds of every run; absent: by work")
     parser.add_argument("--only", nargs="+", metavar="PEER", help="besides the plain loop, only these")
     parser.add_argument("--algorithm", help="what fedkeel runs; absent: fedavg, as the peers do")
+    parser.add_argument("--best", type=Path, metavar="FILE", help="results whose best setting of each peer is taken")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     settings = [s for s in _settings() if not s.env or Path(s.python).exists()]
     if options.only:
         settings = [s for s in settings if s.who == PLAIN or s.who.lower() in map(str.lower, options.only)]
     images()
+    earlier = [] if options.best is None else json.loads(options.best.read_text())["runs"]
     runs: list[dict[str, Any]] = []
     for number in range(options.passes):
         for work in options.works:
             fitting = [s for s in settings if WORKS[work].convolutional or "channels_last" not in s.arguments]
-            wanted = fitting if number == 0 else best_of_each(fitting, runs, work)
+            known = earlier if number == 0 else runs
+            wanted = best_of_each(fitting, known, work) if known else fitting
             for setting in order(wanted, number):
                 found = run(setting, work, options.rounds or ROUNDS[work], options.algorithm, watched=number == 0)
                 runs.append(found | {"pass": number})

@@ -30,7 +30,7 @@ from fedkeel.learning.task import Batch
 TABLE_BYTES = 1 << 26
 """What x makes of all samples is kept if it is not larger than this."""
 
-AT_ONCE = 200
+AT_ONCE = 1000
 """Samples of which it is computed at a time, so that the intermediate results stay in cache."""
 
 

@@ -37,6 +37,8 @@ class _Shelf:
     """(segment, offset) of slots that were used before."""
     unused: int = 0
     """Where the unused slots of the last segment begin."""
+    rows: int = 0
+    """Slots in use."""
 
     @property
     def slot(self) -> int:
@@ -68,7 +70,7 @@ class RowMemory:
         shelf = self._shelves.setdefault((size, on_disk), _Shelf(size, on_disk))
         number, offset = shelf.free.pop() if shelf.free else self._next(shelf)
         array = np.frombuffer(shelf.segments[number], dtype=np.uint8, count=size, offset=offset)
-        self._count(shelf, size)
+        self._count(shelf, 1)
         weakref.finalize(array, self._release, shelf, number, offset)
         # from_numpy holds on to the array for as long as any tensor or view looks at its memory.
         return torch.from_numpy(array).view(like.dtype).view(like.shape)
@@ -93,15 +95,18 @@ class RowMemory:
             os.ftruncate(file.fileno(), length)  # sparse: takes no space before it is written
             return mmap.mmap(file.fileno(), length)
 
-    def _count(self, shelf: _Shelf, size: int) -> None:
+    def _count(self, shelf: _Shelf, rows: int) -> None:
+        shelf.rows += rows
         if shelf.on_disk:
-            self.on_disk += size
+            self.on_disk += rows * shelf.size
         else:
-            self.in_memory += size
+            self.in_memory += rows * shelf.size
 
     def _release(self, shelf: _Shelf, number: int, offset: int) -> None:
-        self._count(shelf, -shelf.size)
+        self._count(shelf, -1)
         shelf.free.append((number, offset))
+        if shelf.rows == 0:  # another model is next, if any: its rows have another size
+            self._shelves.pop((shelf.size, shelf.on_disk), None)
 
 
 def _in_memory(length: int) -> mmap.mmap:

@@ -83,6 +83,19 @@ def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
     assert (third.data_ptr(), memory.in_memory) == (address, 64)
 
 
+def test_memory_goes_back_with_the_last_row() -> None:
+    """Before that a segment stays, and 1,000 rows one after the other need no second one."""
+    memory = RowMemory(1000)
+    first = memory.keep(torch.zeros(4))
+    for _ in range(1000):
+        memory.keep(first)
+    (shelf,) = memory._shelves.values()
+    assert (len(shelf.segments), shelf.unused, len(shelf.free)) == (1, 128, 1)
+    del first
+    assert (memory._shelves, memory.in_memory) == ({}, 0)
+    assert memory.keep(torch.ones(4)).tolist() == [1.0] * 4
+
+
 def test_rows_of_many_segments_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of 24 bytes in slots of 64, three to a segment: the seventh opens the third segment."""
     monkeypatch.setattr("fedkeel.algorithms.row_memory.SEGMENT", 200)
