@@ -13,7 +13,8 @@ that it does not work against remembered directions. A worker remembers three ve
 
 The third row, x_τ − x, forbids to move further away from the global model. Ordinary descent violates it, so it acts in
 most steps after the first: with large batches or small steps a worker hardly moves on; ``rows`` can leave it out.
-GradMA-W is the worker's half alone, GradMA-S the server's.
+GradMA-W is the worker's half alone, GradMA-S the server's. On dense networks a worker takes the same steps with less
+work (``gradma_dense``).
 """
 
 from __future__ import annotations

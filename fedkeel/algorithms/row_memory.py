@@ -14,13 +14,11 @@ import tempfile
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 SEGMENT = 1 << 26
 """Memory and the file are mapped in pieces of this many bytes (more where a single row is larger)."""
 _ALIGNMENT = 64
