@@ -171,7 +171,7 @@ def worker_update(params: WorkerParams, local: Local) -> Tensor:
         return project_few(gG.transpose(0, 1), params.rho_l, bounds), loss, b_after
 
     def dense(net: DenseNet, sgd: Sgd) -> DenseWorker:
-        start = start_of(net, x, local.full_batches(), positions(local.batches))
+        start = start_of(net, x, local.full_batches, positions(local.batches))
         return DenseWorker(net, x, x_before, start, params.rows, params.rho_l, bounds, sgd.lr)
 
     folds = params.rows and not sgd.weight_decay and params.decay == "all"

@@ -14,7 +14,7 @@ computed once a round. The other layers, small beside the first, have their grad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
@@ -96,10 +96,13 @@ class KnownStart:
         return Answers(first, others[:layers], others[layers:])
 
 
-def start_of(net: DenseNet, x: Tensor, samples: Sequence[Batch], positions: Sequence[Tensor] | None) -> Start:
+def start_of(
+    net: DenseNet, x: Tensor, all_samples: Callable[[], Sequence[Batch]], positions: Sequence[Tensor] | None
+) -> Start:
     """x [K, d], of which all is computed beforehand if that is less work."""
     if positions is None:
         return AnyStart(net, x)
+    samples = all_samples()
     n, asked = sum(part.y.shape[1] for part in samples), sum(map(len, positions))
     width = sum(layer.inputs + layer.outputs for layer in net.layers)
     if asked < 2 * n or n * width * x.itemsize > TABLE_BYTES:

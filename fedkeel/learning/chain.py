@@ -87,7 +87,7 @@ class Chain:
             elif isinstance(layer, nn.Tanh):
                 error = torch.ops.aten.tanh_backward(error, out)
             else:
-                error = error.view(given.shape)
+                error = error.reshape(given.shape)
         return found
 
 
