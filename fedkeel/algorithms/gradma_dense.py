@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedkeel.algorithms import projection
 from fedkeel.learning.dense import DenseNet, Parameters, minus_one_hot
-from fedkeel.learning.task import Batch
+from fedkeel.learning.task import Batch, again
 
 TABLE_BYTES = 1 << 26
 """What x makes of all samples is kept if it is not larger than this."""
@@ -204,7 +204,7 @@ class DenseWorker:
         # X Mᵀ for every M of g, G: of the gradients, and of Δ.
         (P, *sizes), n = E.shape, self._gG.shape[0]
         images = X.new_empty(n, *sizes)
-        torch.bmm(_again(torch.bmm(X, X.transpose(1, 2)), P), E.flatten(0, 1), out=images[:P].flatten(0, 1))
+        torch.bmm(again(torch.bmm(X, X.transpose(1, 2)), P), E.flatten(0, 1), out=images[:P].flatten(0, 1))
         if self._anchored:
             images[-1] = shifts[self._now]
         moving = [True] * K if active is None else active.tolist()
@@ -252,7 +252,7 @@ class DenseWorker:
         if self._first_bias is not None:
             outputs += self._first_bias
         inputs, errors, _, log_p = self._net.backpropagated(
-            self._parameters, X, _again(hot, M), _again(share, M), outputs
+            self._parameters, X, again(hot, M), again(share, M), outputs
         )
         _write(self._gradients, inputs[1:], errors)
         E = errors[0].transpose(1, 2).reshape(shifts.shape)
@@ -299,9 +299,3 @@ def _write(gradients: Parameters, inputs: Sequence[Tensor], errors: Sequence[Ten
             torch.bmm(error, given, out=layer.weights)
         if layer.biases is not None:
             torch.sum(error, dim=2, out=layer.biases)
-
-
-def _again(part: Tensor, times: int) -> Tensor:
-    """K clients' tensors [K, ...] several times over [times·K, ...]; one client's are not copied."""
-    K, *sizes = part.shape
-    return part.expand(times, *sizes) if K == 1 else part.repeat(times, *[1] * len(sizes))

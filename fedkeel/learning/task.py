@@ -38,18 +38,15 @@ class Batch:
     hot: Tensor | None = None
 
     def repeated(self, times: int) -> Batch:
-        """All clients' batches several times over [times·K, ...], for gradients at several points in one go.
-
-        One client's are not copied.
-        """
-
-        def again(part: Tensor) -> Tensor:
-            return (
-                part.expand(times, *part.shape[1:]) if len(part) == 1 else part.repeat(times, *[1] * (part.dim() - 1))
-            )
-
+        """All clients' batches several times over [times·K, ...], for gradients at several points in one go."""
         parts = (self.x, self.y, self.weight, self.active, self.hot)
-        return Batch(*(None if part is None else again(part) for part in parts))  # type: ignore[arg-type]
+        return Batch(*(None if part is None else again(part, times) for part in parts))  # type: ignore[arg-type]
+
+
+def again(part: Tensor, times: int) -> Tensor:
+    """K clients' tensors [K, ...] several times over [times·K, ...]; one client's are not copied."""
+    K, *sizes = part.shape
+    return part.expand(times, *sizes) if K == 1 else part.repeat(times, *[1] * len(sizes))
 
 
 class Batches(Sequence[Batch]):

@@ -68,12 +68,18 @@ def test_whatever_the_parameters(params: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("executor", ["serial", "stacked"])
 def test_whoever_computes_and_whether_samples_come_again(executor: str) -> None:
-    """With one epoch no sample comes again, and nothing is computed beforehand; in a stack nothing is either, and
-    clients of 7 to 15 samples stand still when their own steps are over.
+    """With one epoch no sample comes again, and nothing is computed beforehand; for clients in a group nothing is
+    either, and those of 7 to 15 samples stand still when their own steps are over.
     """
     for epochs in (1, 3):
-        ends = [trained("three layers", dense, name, epochs) for dense, name in ((True, executor), (False, "serial"))]
-        assert torch.allclose(*ends, rtol=1e-9, atol=1e-12)
+        with (
+            mock.patch.object(gradma_dense, "KnownStart", wraps=gradma_dense.KnownStart) as known,
+            mock.patch.object(gradma_dense, "AnyStart", wraps=gradma_dense.AnyStart) as computed,
+        ):
+            ours = trained("three layers", True, executor, epochs)
+        assert known.called == (epochs == 3)
+        assert any(len(call.args[1]) > 1 for call in computed.call_args_list) == (executor == "stacked")
+        assert torch.allclose(ours, trained("three layers", False, epochs=epochs), rtol=1e-9, atol=1e-12)
 
 
 def test_what_is_known_of_the_start_is_what_would_be_computed() -> None:
