@@ -37,6 +37,7 @@ def arguments(description: str | None, rounds: int, seeds: Iterable[int] = (0, 1
     parser.add_argument("--data-dir", type=Path, help="folder with data files; else $FEDKEEL_DATA")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the JSON file")
     parser.add_argument("--resume", action="store_true", help="keep the runs that the JSON file already has")
+    parser.add_argument("--overwrite", action="store_true", help="replace a JSON file that is there already")
     parser.add_argument("--only", nargs="+", metavar="LABEL", help="measure only these rows")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -145,6 +146,11 @@ class Results:
             "environment": environment(),
         }
         self._summary, self._only = summary, options.only
+        if self.path.exists() and not (options.resume or options.overwrite):
+            raise SystemExit(
+                f"{self.path} holds results already; add to them with --resume, replace them with --overwrite, or "
+                "write elsewhere with --out."
+            )
         if options.resume and self.path.is_file():
             kept = json.loads(self.path.read_text(encoding="utf-8"))
             self.head["environment"] = kept["environment"]

@@ -74,6 +74,16 @@ class Replay:
             last.append(np.where(np.isnan(row), last[-1], row))
         return np.stack(last)
 
+    def mean_of_selected(self, weights: np.ndarray) -> np.ndarray:
+        """The mean of each round's uploads, weighted by client [R, P]."""
+        present = [~np.isnan(row[:, 0]) for row in self.uploads()]
+        rounds = zip(self.uploads(), present, strict=True)
+        return np.stack([np.average(row[here], axis=0, weights=weights[here]) for row, here in rounds])
+
+    def mean_of_all(self, weights: np.ndarray) -> np.ndarray:
+        """The mean of every client's last model after each round, weighted by client [R, P]."""
+        return np.average(self.last_local()[1:], axis=1, weights=weights)
+
     def local_steps(self) -> np.ndarray:
         steps = self.per_client(lambda job, _, i: float(job.steps[i]))
         return np.where(np.isnan(steps), 0, steps)

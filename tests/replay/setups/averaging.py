@@ -9,7 +9,16 @@ from tests.replay.run import Replay, Setup
 from tests.replay.setups.common import keep, work
 from tests.replay.trace import Trace
 
-LAST = {"last_local": Replay.last_local}
+
+def _sizes(replay: Replay) -> np.ndarray:
+    return np.asarray(replay.simulation.federation.sizes, dtype=float)
+
+
+LAST = {
+    "last_local": Replay.last_local,
+    "eval_avg_selected": lambda replay: replay.mean_of_selected(_sizes(replay)),
+    "eval_avg_all": lambda replay: replay.mean_of_all(_sizes(replay)),
+}
 
 
 def _feddc_repo(trace: Trace) -> Setup:

@@ -33,13 +33,23 @@ def _candidate(name: str) -> Any:
 CANDIDATES = {"eval_avg_selected": _candidate("selected"), "eval_avg_all": _candidate("all")}
 
 
+def _everybody_alike(replay: Replay) -> np.ndarray:
+    return np.ones(replay.simulation.federation.N)
+
+
+MEANS = {
+    "eval_avg_selected": lambda replay: replay.mean_of_selected(_everybody_alike(replay)),
+    "eval_avg_all": lambda replay: replay.mean_of_all(_everybody_alike(replay)),
+}
+
+
 def _scaffold_feddc_repo(trace: Trace) -> Setup:
     hyper, sizes = trace.hyper, trace.meta["sizes"]
     # The program fixes the number of steps; here it follows from the epochs of a client of average size.
     per_epoch = math.ceil(sum(sizes) / len(sizes) / hyper["batch_size"])
     training = work(hyper) | {"epochs": hyper["n_minibatch"] // per_epoch}
     algorithm = make_algorithm("scaffold", mode="code", **keep(hyper, eta_g="global_learning_rate"))
-    return Setup(algorithm, training, READERS)
+    return Setup(algorithm, training, READERS | MEANS)
 
 
 def _scaffold_fedpvr_repo(trace: Trace) -> Setup:
