@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from docs.make_pages import build, stale
+from docs.pages.data import NOTES, PAGES
+from docs.pages.measure import Case, measure, measure_all
 from fedkeel import config
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.check import check_algorithm, check_law
@@ -29,8 +32,6 @@ def module_at(path: Path) -> ModuleType:
     spec.loader.exec_module(module)
     return module
 
-
-make_pages = module_at(ROOT / "docs" / "make_pages.py")
 
 DEFAULT, PAPER, FADED = "default", "paper", "ε < 1"
 
@@ -138,7 +139,7 @@ def value(formula: str, sizes: Any) -> int:
 
 def measured_in(name: str, kind: str) -> Any:
     """The measured round that a line of ``TRAFFIC`` is about."""
-    measured = make_pages.measure_all(name)
+    measured = measure_all(name)
     if kind == DEFAULT:
         return measured[0]
     wanted = '`traffic = "paper"`' if kind == PAPER else kind
@@ -178,27 +179,27 @@ def vectors(named: dict[str, Any], sizes: Any) -> int:
 
 
 def test_momentum_on_c_costs_the_fourth_vector() -> None:
-    measured = make_pages.measure("fedgvrgm", make_pages.Case(params={"c_momentum": "heavy_ball"}))
+    measured = measure("fedgvrgm", Case(params={"c_momentum": "heavy_ball"}))
     assert vectors(measured.server, measured.sizes) == value(STATE["fedgvrgm"][1], measured.sizes)
 
 
 def test_fedpmvr_remembers_its_mask_only_where_it_must() -> None:
-    measured = make_pages.measure("fedpmvr", make_pages.Case(params={"variant": "ema"}))
+    measured = measure("fedpmvr", Case(params={"variant": "ema"}))
     assert vectors(measured.client, measured.sizes) == measured.sizes.v > 0
 
 
 def test_pages_are_current() -> None:
     """If this fails: python docs/make_pages.py"""
-    assert make_pages.stale(make_pages.build()) == []
+    assert stale(build()) == []
 
 
 def test_every_algorithm_has_notes() -> None:
-    assert {path.stem for path in make_pages.NOTES.glob("*.md")} == set(ALGORITHMS)
+    assert {path.stem for path in NOTES.glob("*.md")} == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_command_of_a_page_is_valid(name: str) -> None:
-    text = (make_pages.PAGES / f"{name}.md").read_text(encoding="utf-8")
+    text = (PAGES / f"{name}.md").read_text(encoding="utf-8")
     found = re.search(r"```sh\n(fedkeel run .*?)```", text, re.DOTALL)
     assert found is not None
     words = shlex.split(found[1].replace("\\\n", " "))
@@ -208,7 +209,7 @@ def test_the_command_of_a_page_is_valid(name: str) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "docs" / "adding-an-algorithm.md", ROOT / "docs" / "faults.md", *make_pages.PAGES.glob("*.md")]:
+    for page in [ROOT / "docs" / "adding-an-algorithm.md", ROOT / "docs" / "faults.md", *PAGES.glob("*.md")]:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
