@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test bench lint format soak fuzz clean
+.PHONY: setup demo test quick test-lowest bench lint format soak fuzz hostile clean
 
 setup: $(READY)
 
@@ -18,6 +18,17 @@ demo: $(READY)
 
 test: lint
 	$(BIN)/pytest -n 2
+
+# For the inner loop: everything that needs no processes, kills or long runs; under a minute.
+quick: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/pytest -n 2 -m "not slow"
+
+# The suite on the lowest versions that pyproject.toml allows, in an environment of its own.
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e ".[dev]"
+	.venv-lowest/bin/pytest -n 2
 
 # Some minutes; compares ratios to plain PyTorch with benchmarks/floors.json, never seconds.
 bench: $(READY)
@@ -36,9 +47,13 @@ soak: $(READY)
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --inputs 12000
 
+# Random modules against torch, random damage against the store, random settings and calls; about ten minutes.
+hostile: $(READY)
+	$(BIN)/python -m tests.hostile --modules 2000 --damages 2000 --inputs 20000
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -14,11 +14,28 @@ ALLOWED: dict[str, set[str]] = {
     "algorithms": {"learning"},
     "engine": {"algorithms", "learning", "data"},
     "runs": {"engine", "algorithms", "learning", "data"},
-    "measure": {"learning"},
-    "report": {"runs", "measure"},
+    "report": {"runs"},
     "bench": {"build", "runs", "engine", "algorithms", "learning", "data"},
 }
+"""What each part may import, itself aside."""
+ABOVE = {"cli"}
+"""Parts that may import everything, as the modules beside the parts do."""
 EVERYWHERE = {"errors", "__version__"}
+
+
+def code_of(part: str) -> list[Path]:
+    """The files of a part that hold any code."""
+    return [path for path in (PACKAGE / part).rglob("*.py") if path.read_text(encoding="utf-8").strip()]
+
+
+def test_every_part_has_a_rule() -> None:
+    parts = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert parts == ALLOWED.keys() | ABOVE
+
+
+@pytest.mark.parametrize("part", [*ALLOWED, *ABOVE])
+def test_no_part_is_empty(part: str) -> None:
+    assert code_of(part)
 
 
 def imported(path: Path) -> set[str]:
@@ -35,7 +52,7 @@ def imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("part", ALLOWED)
 def test_imports_go_one_way(part: str) -> None:
-    for path in (PACKAGE / part).rglob("*.py"):
+    for path in code_of(part):
         extra = imported(path) - ALLOWED[part] - {part} - EVERYWHERE
         assert not extra, f"{path.relative_to(PACKAGE)} imports {sorted(extra)}"
 
