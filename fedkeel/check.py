@@ -1,13 +1,17 @@
 """``check_algorithm``: the whole contract, run on anybody's algorithm, in the manner of scikit-learn's check_estimator.
 
 Each check has a name, runs the algorithm on a tiny federation (five clients of unequal size, one of a single sample)
-and says what went wrong. fedkeel's own registry passes the same checks.
+and says what went wrong, and where in the algorithm's source. One mistake is reported once: names, types and shapes
+come first, and a check that could only fail for the same reason again is not run. fedkeel's own registry passes the
+same checks.
 """
 
 from __future__ import annotations
 
+import inspect
 import tempfile
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedkeel.algorithms.contract import Algorithm, Law
+from fedkeel.algorithms.contract import Algorithm, Law, Problem
 from fedkeel.algorithms.registry import algorithm_class, make_algorithm
 from fedkeel.algorithms.state import PerClient, Rows, State, bytes_down, bytes_up
 from fedkeel.data import Federation, from_clients
-from fedkeel.engine.executors import Job, Outcome, Serial, train_together
+from fedkeel.engine.executors import Job, Outcome, Serial, local_of, train_together
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.simulation import RunState, Simulation
 from fedkeel.errors import FedkeelError
@@ -44,30 +48,108 @@ class CheckResult:
     check: str
     passed: bool
     detail: str = ""
+    where: str = ""
+    """``file:line`` in the algorithm's own source, as far as that is known."""
+    ran: bool = True
+    """False where an earlier failure would only be repeated."""
+
+
+class MethodError(AssertionError):
+    """What is wrong with the values of one of the algorithm's methods."""
+
+    def __init__(self, method: str, text: str) -> None:
+        super().__init__(text)
+        self.method = method
+
+
+Check = Callable[[type[Algorithm]], None]
 
 
 def check_algorithm(algorithm: str | type[Algorithm]) -> None:
     """Run every check; raise ``ContractError`` that names the ones that fail."""
-    failed = [result for result in run_checks(algorithm) if not result.passed]
+    results = run_checks(algorithm)
+    failed = [result for result in results if result.ran and not result.passed]
     if failed:
-        lines = "\n".join(f"  {result.check}: {result.detail}" for result in failed)
-        raise ContractError(f"{len(failed)} checks failed:\n{lines}")
+        lines = [f"  {r.check}: {r.detail}" + (f" ({r.where})" if r.where else "") for r in failed]
+        left = sum(not result.ran for result in results)
+        rest = [f"  {left} more checks were not run, since they would fail for the same reason"] if left else []
+        count = "1 check" if len(failed) == 1 else f"{len(failed)} checks"
+        raise ContractError("\n".join([f"{count} failed:", *lines, *rest]))
 
 
 def run_checks(algorithm: str | type[Algorithm]) -> list[CheckResult]:
     """Every check with its result, in order."""
     cls = algorithm_class(algorithm, allow_plugins=True) if isinstance(algorithm, str) else algorithm
-    results = [_result(check.__doc__ or check.__name__, check, cls) for check in CHECKS]
-    laws = [_result(f"law: {law.statement}", partial(check_law, law=law), cls) for law in cls.laws]
-    return results + laws
+    laws: list[tuple[str, Check]] = [(f"law: {law.statement}", partial(check_law, law=law)) for law in cls.laws]
+    failed: set[Check] = set()
+    raised: set[tuple[str, str]] = set()
+    results = []
+    for name, check in [*((_name(check), check) for check in CHECKS), *laws]:
+        explained = failed & (_EXPLAINED_BY.get(check, _BEFORE_LAWS) | _BEFORE_ALL - {check})
+        if explained:
+            said = " and ".join(sorted(_name(other) for other in explained))
+            results.append(CheckResult(name, False, f"not run, because this does not hold: {said}", ran=False))
+            continue
+        result, kind = _result(name, check, cls)
+        if not result.passed:
+            failed.add(check)
+            if kind and (kind, result.where) in raised:  # the same line raised the same error in an earlier check
+                detail = f"{kind} in the same place again"
+                result = CheckResult(name, False, detail, result.where, ran=False)
+            raised.add((kind, result.where))
+        results.append(result)
+    return results
 
 
-def _result(name: str, check: Callable[[type[Algorithm]], None], cls: type[Algorithm]) -> CheckResult:
+def _name(check: Check) -> str:
+    return check.__doc__ or "a check"
+
+
+def _result(name: str, check: Check, cls: type[Algorithm]) -> tuple[CheckResult, str]:
+    """How a check went; and the kind of exception that the algorithm itself raised, empty if it was the check's."""
     try:
         check(cls)
+    except MethodError as fault:
+        return CheckResult(name, False, str(fault), _defined(cls, fault.method)), ""
     except Exception as error:
-        return CheckResult(name, False, f"{type(error).__name__}: {error}")
-    return CheckResult(name, True)
+        where = _raised_in(cls, error)
+        kind = "" if isinstance(error, AssertionError) and not where else type(error).__name__
+        return CheckResult(name, False, f"{kind}: {error}" if kind else str(error), where), kind
+    return CheckResult(name, True), ""
+
+
+def _defined(cls: type[Algorithm], method: str) -> str:
+    """Where the algorithm's author wrote a method; empty where it is inherited from the contract."""
+    for owner in _own_classes(cls):
+        if method in vars(owner):
+            function = inspect.unwrap(vars(owner)[method])
+            try:
+                return f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
+            except (OSError, TypeError):  # typed into a console
+                return f"{owner.__name__}.{method}"
+    return ""
+
+
+def _raised_in(cls: type[Algorithm], error: Exception) -> str:
+    """The innermost line of the algorithm's own source on the way to an error."""
+    own = {inspect.getsourcefile(owner) for owner in _own_classes(cls) if _has_source(owner)}
+    lines = [
+        f"{frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename in own
+    ]
+    return lines[-1] if lines else ""
+
+
+def _own_classes(cls: type[Algorithm]) -> list[type]:
+    return [owner for owner in cls.__mro__ if owner not in (Algorithm, object)]
+
+
+def _has_source(owner: type) -> bool:
+    try:
+        return inspect.getsourcefile(owner) is not None
+    except TypeError:
+        return False
 
 
 def tiny_federation(sizes: tuple[int, ...] = SIZES, seed: int = 0) -> Federation:
@@ -155,19 +237,75 @@ def _describes_itself(cls: type[Algorithm]) -> None:
             raise AssertionError(f"the class attribute {attribute} is missing")
 
 
-def _state_is_plain(cls: type[Algorithm]) -> None:
-    """states hold tensors, numbers and Rows only, under the same names in every round"""
+def _states_have_shapes(cls: type[Algorithm]) -> None:
+    """states and messages hold tensors, numbers and Rows, under the same names and in the same shapes in every round"""
     simulation = tiny_simulation(cls())
-    before = simulation.start()
-    after = rounds(simulation, 2)
-    if tuple(before.server.w.shape) != (simulation.task.d,):
-        raise AssertionError(f"server.w must be a vector of {simulation.task.d}, got {tuple(before.server.w.shape)}")
-    if set(before.server) != set(after.server):
-        raise AssertionError(f"the server's names changed from {sorted(before.server)} to {sorted(after.server)}")
-    for owner in (before.server, after.server, simulation.algorithm.client_init(simulation.problem)):
-        for name, value in owner.items():
-            if not isinstance(value, Tensor | Rows | bool | int | float | str):
-                raise AssertionError(f"{name} is a {type(value).__name__}; keep tensors, numbers or Rows")
+    algorithm, problem = simulation.algorithm, simulation.problem
+    client = algorithm.client_init(problem)
+    _require_state("client_init", client, problem)
+    for name, value in client.items():
+        if not isinstance(value, Tensor):
+            raise MethodError("client_init", f"{name} is a {type(value).__name__}; a client keeps tensors")
+    server = algorithm.server_init(problem)
+    _require_state("server_init", server, problem, holds_w=True)
+    state = simulation.start()
+    if algorithm.observes:
+        state = simulation.observe(state, simulation.feedback(state))
+        _require_state("observe", state.server, problem, holds_w=True)
+    job = simulation.job(state)
+    for name, value in job.message.items():
+        if not isinstance(value, Tensor | PerClient | int | float):
+            raise MethodError("broadcast", f"{name} is a {type(value).__name__}; send tensors and numbers")
+    last = "local_round" if _defined(cls, "local_round") else "finish"
+    returned = algorithm.local_round(local_of(job, 0))
+    if not (isinstance(returned, tuple) and len(returned) == 2):
+        raise MethodError(last, f"it must return (message, client state), got {type(returned).__name__}")
+    upload, after = returned
+    for what, found in (("upload", upload), ("client state", after)):
+        if not isinstance(found, State):
+            raise MethodError(
+                last, f"the {what} must be a {'Message' if what == 'upload' else 'State'}, got {_kind(found)}"
+            )
+        for name, value in found.items():
+            if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != 1:
+                raise MethodError(
+                    last,
+                    f"{name} in the {what} must have a row for each of the K clients (K = 1), got {_kind(value)}",
+                )
+    _require_same(last, "the client's state", {name: value[None] for name, value in client.items()}, after)
+    stepped, _ = simulation.step(state)
+    _require_state("aggregate", stepped.server, problem, holds_w=True)
+    # Lists of rounds or clients may grow; vectors of a model's size may not.
+    vectors = {name: value for name, value in server.items() if _kind(value) == _kind(problem.w0)}
+    _require_same("aggregate", "the server's state", server, stepped.server, shapes_of=vectors)
+
+
+def _require_state(method: str, found: object, problem: Problem, holds_w: bool = False) -> None:
+    if not isinstance(found, State):
+        raise MethodError(method, f"it must return a State, got {_kind(found)}")
+    for name, value in found.items():
+        if not isinstance(value, Tensor | Rows | bool | int | float | str):
+            raise MethodError(method, f"{name} is a {type(value).__name__}; keep tensors, numbers or Rows")
+    if holds_w and ("w" not in found or _kind(found["w"]) != _kind(problem.w0)):
+        got = _kind(found["w"]) if "w" in found else "no w"
+        raise MethodError(method, f"the state must hold the global model w, {_kind(problem.w0)}, got {got}")
+
+
+def _require_same(
+    method: str, what: str, before: Mapping[str, Any], after: Mapping[str, Any], shapes_of: Iterable[str] | None = None
+) -> None:
+    """The same names and, of all or some values, the same types and shapes."""
+    if set(before) != set(after):
+        raise MethodError(method, f"the names in {what} changed from {sorted(before)} to {sorted(after)}")
+    for name in before if shapes_of is None else shapes_of:
+        if _kind(before[name]) != _kind(after[name]):
+            raise MethodError(method, f"{name} in {what} changed from {_kind(before[name])} to {_kind(after[name])}")
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return type(value).__name__
 
 
 def _is_pure(cls: type[Algorithm]) -> None:
@@ -265,21 +403,14 @@ def _counts_traffic(cls: type[Algorithm]) -> None:
     simulation = tiny_simulation(cls())
     job = simulation.job(rounds(simulation, 1))
     outcome = simulation.executor.run(job)
-    K = len(job.clients.ids)
-    for name, value in outcome.message.items():
-        if not isinstance(value, Tensor) or len(value) != K:
-            raise AssertionError(f"the upload {name} must be a tensor of {K} rows")
-    for name, value in job.message.items():
-        if not isinstance(value, Tensor | PerClient | int | float):
-            raise AssertionError(f"the broadcast {name} is a {type(value).__name__}; send tensors and numbers")
-    if min(bytes_down(job.message, K), bytes_up(outcome.message)) <= 0:
+    if min(bytes_down(job.message, len(job.clients.ids)), bytes_up(outcome.message)) <= 0:
         raise AssertionError("a message weighs nothing")
 
 
-CHECKS: list[Callable[[type[Algorithm]], None]] = [
+CHECKS: list[Check] = [
     _describes_itself,
     _params_are_frozen,
-    _state_is_plain,
+    _states_have_shapes,
     _is_pure,
     _is_deterministic,
     _runs_partial,
@@ -290,6 +421,24 @@ CHECKS: list[Callable[[type[Algorithm]], None]] = [
     _counts_traffic,
     _learns,
 ]
+_BEFORE_ALL: set[Check] = {_describes_itself, _states_have_shapes}
+"""Without these nothing else says anything."""
+_BEFORE_LAWS: set[Check] = {_is_deterministic, _is_pure}
+_EXPLAINED_BY: dict[Check, set[Check]] = {
+    _describes_itself: set(),
+    _params_are_frozen: set(),
+    _states_have_shapes: set(),
+    _is_pure: set(),
+    _is_deterministic: {_is_pure},
+    _runs_partial: set(),
+    _runs_with_faults: {_runs_partial},
+    _runs_with_norm: {_runs_partial},
+    _is_batched: {_is_pure, _is_deterministic},
+    _resumes: {_is_pure, _is_deterministic, _runs_partial},
+    _counts_traffic: set(),
+    _learns: {_is_pure, _runs_partial},
+}
+"""Earlier checks whose failure would only be repeated by a later one."""
 
 
 def check_law(cls: type[Algorithm], law: Law) -> None:

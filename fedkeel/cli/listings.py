@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from rich.markup import escape
 
 from fedkeel.cli.main import print_json
 from fedkeel.cli.screen import console, table
@@ -234,11 +237,15 @@ def show_check(name: str, as_json: bool) -> bool:
 
     results = run_checks(name)
     if as_json:
-        print_json([{"check": r.check, "passed": r.passed, "detail": r.detail} for r in results])
-    else:
-        for result in results:
-            mark = "[green]✓[/]" if result.passed else "[red]✗[/]"
-            console.print(f"{mark} {result.check}" + (f"  {result.detail}" if result.detail else ""))
-        failed = sum(not result.passed for result in results)
-        console.print(f"{len(results) - failed} passed, {failed} failed")
-    return all(result.passed for result in results)
+        print_json([asdict(result) for result in results])
+        return all(result.passed for result in results)
+    for result in (result for result in results if result.ran):
+        console.print(
+            f"[{'green' if result.passed else 'red'}]{'✓' if result.passed else '✗'}[/] {escape(result.check)}"
+        )
+        for line in filter(None, (result.detail, result.where)):
+            console.print(f"    {line}", markup=False, soft_wrap=True)
+    passed, left = sum(result.passed for result in results), sum(not result.ran for result in results)
+    said = f"{passed} passed, {len(results) - passed - left} failed"
+    console.print(said + (f", {left} not run because they would fail for the same reason" if left else ""))
+    return passed == len(results)

@@ -1,5 +1,7 @@
 """The contract, run on the whole registry and on algorithms that break it."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -64,7 +66,7 @@ class NeverMoves(Algorithm):
 @pytest.mark.parametrize(
     ("broken", "complaint"),
     [
-        (Remembers, "goes on to the same bits"),
+        (Remembers, "the same state gives the same bits again"),
         (WritesInPlace, "changes nothing that it was given"),
         (MixesClients, "several clients computed as one"),
         (NeverMoves, "learns an easy problem"),
@@ -73,6 +75,47 @@ class NeverMoves(Algorithm):
 def test_a_broken_algorithm_is_caught(broken: type[Algorithm], complaint: str) -> None:
     with pytest.raises(ContractError, match=complaint):
         check_algorithm(broken)
+
+
+class ForgetsTheClientAxis(FedAvg):
+    name = "forgets_the_client_axis"
+
+    def finish(self, local: Local, y: torch.Tensor) -> tuple[Message, State]:
+        return Message(y=y[0].sum()), local.client
+
+
+class RenamesItsState(FedAvg):
+    name = "renames_its_state"
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return State(w=super().aggregate(server, uploads, round).w, momentum=0.0)
+
+
+class Misspells(FedAvg):
+    name = "misspells"
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return server.replace(w=uploads.clients.weigths("n") @ uploads.y)
+
+
+@pytest.mark.parametrize(
+    ("broken", "method", "complaint"),
+    [
+        (ForgetsTheClientAxis, "finish", "y in the upload must have a row for each"),
+        (RenamesItsState, "aggregate", "names in the server's state changed"),
+        (Misspells, "aggregate", "AttributeError"),
+    ],
+)
+def test_one_mistake_is_reported_once_and_where_it_stands(broken: type[Algorithm], method: str, complaint: str) -> None:
+    """Each of these breaks nearly every check; the report is one line that names the method's file and a line in it."""
+    results = run_checks(broken)
+    (failed,) = [result for result in results if result.ran and not result.passed]
+    assert complaint in failed.detail
+    file, _, line = failed.where.rpartition(":")
+    source, first = inspect.getsourcelines(vars(broken)[method])
+    assert file == __file__
+    assert first <= int(line) < first + len(source)
+    assert sum(not result.ran for result in results) >= 8
 
 
 def test_a_false_law_is_caught() -> None:
