@@ -18,6 +18,7 @@ from fedkeel.engine.randomness import Purpose, torch_seed
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import InputError
 from fedkeel.learning import models
+from fedkeel.learning.drawing import keyed
 from fedkeel.learning.losses import Loss, cross_entropy
 from fedkeel.learning.task import Task
 
@@ -57,8 +58,7 @@ def make_task(
     """
     if isinstance(model, nn.Module):
         return Task(copy.deepcopy(model), loss or cross_entropy, dtype, device)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, Purpose.WEIGHTS))
+    with keyed(torch_seed(seed, Purpose.WEIGHTS)):
         module = models.build(model, dataset.input_shape, dataset.classes)
     return Task(module, loss or models.spec(model).loss, dtype, device)
 

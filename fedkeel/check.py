@@ -29,6 +29,7 @@ from fedkeel.engine.executors import Job, Outcome, Serial, local_of, train_toget
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.simulation import RunState, Simulation
 from fedkeel.errors import FedkeelError
+from fedkeel.learning.drawing import keyed
 from fedkeel.learning.staged import Staged
 from fedkeel.learning.task import Task
 from fedkeel.runs.store import Store
@@ -170,8 +171,7 @@ def tiny_federation(sizes: tuple[int, ...] = SIZES, seed: int = 0) -> Federation
 
 def tiny_task(norm: bool = False, dtype: torch.dtype = torch.float64) -> Task:
     """A staged network of two hidden layers, with BatchNorm on request."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
+    with keyed(1):
         middle: list[nn.Module] = [nn.Linear(8, 5), nn.Tanh()]
         if norm:
             middle.insert(1, nn.BatchNorm1d(5))

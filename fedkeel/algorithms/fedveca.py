@@ -42,6 +42,7 @@ from fedkeel.algorithms.contract import (
 )
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import PerClient, State
+from fedkeel.learning.drawing import draw_again, drawn_so_far
 from fedkeel.learning.task import Batch
 
 TINY = 1e-12
@@ -148,14 +149,14 @@ class FedVeca(Algorithm):
         s = torch.zeros_like(w)
         beta, delta = w.new_zeros(len(w)), w.new_zeros(len(w))
 
-        def gradient_at_w(b: Tensor, batch: Batch, draws: Tensor) -> Tensor:
-            if local.task.stochastic:
-                torch.set_rng_state(draws)  # the same dropout as in the gradient that it is compared with
+        def gradient_at_w(b: Tensor, batch: Batch, draws: list[Tensor]) -> Tensor:
+            if not local.task.draws_nothing:
+                draw_again(local.task.device, draws)  # the same dropout as in the gradient that it is compared with
             return local.task.gradient(w, b, batch)[0]
 
         def gradient(y: Tensor, b: Tensor, batch: Batch, lam: int) -> tuple[Tensor, Tensor, Tensor]:
             nonlocal s, beta, delta
-            draws = torch.get_rng_state()
+            draws = drawn_so_far(local.task.device)
             q, loss, b_after = local.task.gradient(y, b, batch)
             s = s + q
             if lam >= 1:

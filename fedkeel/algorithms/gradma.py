@@ -47,6 +47,7 @@ from fedkeel.algorithms.server_steps import average_gap, gaps
 from fedkeel.algorithms.state import State
 from fedkeel.errors import invalid
 from fedkeel.learning.dense import DenseNet
+from fedkeel.learning.drawing import draw_again, drawn_so_far
 from fedkeel.learning.loop import Sgd
 from fedkeel.learning.task import Batch, positions
 
@@ -162,10 +163,10 @@ def worker_update(params: WorkerParams, local: Local) -> Tensor:
         elif "prev" in elsewhere:
             points[1 + elsewhere.index("prev")] = points[0]
         points[0] = x_tau
-        if local.task.stochastic:
-            loss, b_after = one_by_one(nabla, points, b, batch, gG, params.dropout == "shared")
-        else:
+        if local.task.draws_nothing:
             loss, b_after = at_once(nabla, points, b, batch, gG)
+        else:
+            loss, b_after = one_by_one(nabla, points, b, batch, gG, params.dropout == "shared")
         for j in range(len(points), len(gG)):
             torch.sub(x_tau, x, out=gG[j])
         return project_few(gG.transpose(0, 1), params.rho_l, bounds), loss, b_after
@@ -190,11 +191,11 @@ def one_by_one(
     nabla: Nabla, points: Tensor, b: Tensor, batch: Batch, out: Tensor, shared: bool
 ) -> tuple[Tensor, Tensor]:
     """The same with dropout, which all points share or each draws anew."""
-    drawn = torch.get_rng_state()
+    drawn = drawn_so_far(b.device)
     found = []
     for point, gradient in zip(points, out, strict=False):
         if shared:
-            torch.set_rng_state(drawn)
+            draw_again(b.device, drawn)
         found.append(nabla(point, b, batch, gradient))
     return found[0][1:]
 

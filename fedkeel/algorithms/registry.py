@@ -95,6 +95,11 @@ def algorithm_class(name: str, allow_plugins: bool = False) -> type[Algorithm]:
     raise unknown("algorithm", name, list(ALGORITHMS))
 
 
+def is_registered(algorithm: Algorithm) -> bool:
+    """Whether an algorithm is one of these as it stands here, and nothing derived from it or put into it."""
+    return type(algorithm) in ALGORITHMS.values() and vars(algorithm).keys() <= {"params"}
+
+
 def make_algorithm(name: str, **params: Any) -> Algorithm:
     """An algorithm with its parameters checked."""
     return algorithm_class(name)(**params)

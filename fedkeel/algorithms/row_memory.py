@@ -19,9 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkeel.system import ProcessLock, memory
+
 SEGMENT = 1 << 26
 """Memory and the file are mapped in pieces of this many bytes (more where a single row is larger)."""
 _ALIGNMENT = 64
+_SLOTS = ProcessLock()
+"""Held while slots are handed out or taken back: runs in several threads share them."""
 
 
 @dataclass
@@ -64,18 +68,19 @@ class RowMemory:
         size = like.numel() * like.element_size()
         if size == 0:
             return torch.empty_like(like)
-        on_disk = self.in_memory + size > self.budget
-        shelf = self._shelves.setdefault((size, on_disk), _Shelf(size, on_disk))
-        number, offset = shelf.free.pop() if shelf.free else self._next(shelf)
-        array = np.frombuffer(shelf.segments[number], dtype=np.uint8, count=size, offset=offset)
-        self._count(shelf, 1)
+        with _SLOTS.held():
+            on_disk = self.in_memory + size > self.budget
+            shelf = self._shelves.setdefault((size, on_disk), _Shelf(size, on_disk))
+            number, offset = shelf.free.pop() if shelf.free else self._next(shelf)
+            array = np.frombuffer(shelf.segments[number], dtype=np.uint8, count=size, offset=offset)
+            self._count(shelf, 1)
         weakref.finalize(array, self._release, shelf, number, offset)
         # from_numpy holds on to the array for as long as any tensor or view looks at its memory.
         return torch.from_numpy(array).view(like.dtype).view(like.shape)
 
     def settle(self) -> None:
         """Let the system take the file's pages out of this process; they come back when they are read."""
-        for shelf in self._shelves.values():
+        for shelf in list(self._shelves.values()):
             for segment in shelf.segments if shelf.on_disk else []:
                 segment.madvise(mmap.MADV_DONTNEED)
 
@@ -101,10 +106,11 @@ class RowMemory:
             self.in_memory += rows * shelf.size
 
     def _release(self, shelf: _Shelf, number: int, offset: int) -> None:
-        self._count(shelf, -1)
-        shelf.free.append((number, offset))
-        if shelf.rows == 0:  # another model is next, if any: its rows have another size
-            self._shelves.pop((shelf.size, shelf.on_disk), None)
+        with _SLOTS.held():
+            self._count(shelf, -1)
+            shelf.free.append((number, offset))
+            if shelf.rows == 0:  # another model is next, if any: its rows have another size
+                self._shelves.pop((shelf.size, shelf.on_disk), None)
 
 
 def _in_memory(length: int) -> mmap.mmap:
@@ -114,4 +120,4 @@ def _in_memory(length: int) -> mmap.mmap:
 
 def a_quarter_of_memory() -> int:
     """The budget where none is given, in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    return memory() // 4

@@ -6,7 +6,6 @@ one computes, the processes of the others sleep. What is reported of each is the
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from fedkeel.bench.works import FULL, SIDE, Images, Size, Work, find, make_image
 from fedkeel.data import Federation
 from fedkeel.errors import invalid
 from fedkeel.runs.directory import environment
+from fedkeel.system import cores
 
 BASE = "fedavg"
 """What compared algorithms are measured against."""
@@ -118,7 +118,7 @@ def measure(settings: Settings, tell: Tell = lambda who, done, total: None) -> d
     work, size = find(settings.work), settings.size
     if settings.rounds is not None and settings.rounds < 1:
         raise invalid("bench.rounds", "a number of at least 1", settings.rounds)
-    workers = settings.workers or len(os.sched_getaffinity(0))
+    workers = settings.workers or cores()
     torch.set_num_threads(1)  # as a run does; the workers fill the cores
     images = make_images(size)
     federation = make_federation(size, images)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +15,8 @@ from fedkeel.engine.grouping import can_stack, groups
 from fedkeel.engine.pool import Pool
 from fedkeel.engine.samples import Samples, Scored
 from fedkeel.errors import invalid, unknown
-from fedkeel.learning.task import Score, Task
+from fedkeel.learning.task import Score, Seeds, Task
+from fedkeel.system import cores
 
 NAMES = ("auto", "serial", "pool", "stacked")
 WORTH = 1.15
@@ -74,7 +74,7 @@ class Auto:
 
     def choose(self, job: Job) -> Choice:
         """Try on a round what is best, and use it from now on."""
-        choice = tried(job, self._workers or len(os.sched_getaffinity(0)))
+        choice = tried(job, self._workers or cores())
         self.decide(choice)
         return choice
 
@@ -84,8 +84,10 @@ class Auto:
         assert self._executor is not None
         return self._executor.run(job)
 
-    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test") -> Score:
-        return (self._executor or Serial()).evaluate(task, samples, w, b, on)
+    def evaluate(
+        self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test", seeds: Seeds | None = None
+    ) -> Score:
+        return (self._executor or Serial()).evaluate(task, samples, w, b, on, seeds)
 
     def describe(self) -> str:
         if self.choice is None or self._executor is None:

@@ -16,14 +16,16 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.contract import Algorithm, Clients, Local, Problem, Round
+from fedkeel.algorithms.registry import is_registered
 from fedkeel.algorithms.state import Message, PerClient, State
-from fedkeel.engine.randomness import Purpose, torch_generator, torch_seed
+from fedkeel.engine.randomness import Purpose, part_seeds, torch_generator, torch_seed
 from fedkeel.engine.samples import ClientBatches, Samples, Scored, full_batches
 from fedkeel.engine.schedule import Schedule
 from fedkeel.engine.stacking import stacked
 from fedkeel.errors import ModelError
+from fedkeel.learning.drawing import keyed, keyed_if
 from fedkeel.learning.loop import Sgd, Trained
-from fedkeel.learning.task import Batch, Score, Task
+from fedkeel.learning.task import Batch, Score, Seeds, Task
 
 Model = tuple[Tensor, Tensor]
 """Parameters [d] and buffers [m]."""
@@ -51,6 +53,17 @@ class Job:
     sgd: Sgd
     exam: tuple[Model, ...] = ()
     """Models to evaluate on the test set, by whoever has nothing to train."""
+
+    @property
+    def exam_seeds(self) -> Seeds:
+        """Of what models draw in the exam; they are of the state that this round starts from, and so is the number."""
+        return part_seeds(self.seed, Purpose.EVALUATION, self.round.t)
+
+    def draws(self, client: int) -> int | None:
+        """The seed of what a client's round draws from the generators that everybody shares; None if nothing can."""
+        if self.task.draws_nothing and is_registered(self.algorithm):
+            return None
+        return torch_seed(self.seed, Purpose.DROPOUT, self.round.t, client)
 
     def on(self, device: torch.device) -> Job:
         """The same round with everything that clients see on a device."""
@@ -181,8 +194,10 @@ class Executor(Protocol):
     def run(self, job: Job) -> Outcome:
         """Train every client of the job; the outcome may lie in memory that the next call overwrites."""
 
-    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test") -> Score:
-        """A model (w [d], b [m]) on the test set or the validation samples."""
+    def evaluate(
+        self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test", seeds: Seeds | None = None
+    ) -> Score:
+        """A model (w [d], b [m]) on the test set or the validation samples; ``seeds`` as in ``Task.evaluate``."""
 
     def describe(self) -> str:
         """What it does on this machine, for people and for the record."""
@@ -200,8 +215,10 @@ class Serial:
     def run(self, job: Job) -> Outcome:
         return examined(job, gather([train_one(job, i) for i in range(len(job.clients.ids))]))
 
-    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test") -> Score:
-        return task.evaluate(w, b, *samples.to_score(on))
+    def evaluate(
+        self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test", seeds: Seeds | None = None
+    ) -> Score:
+        return task.evaluate(w, b, *samples.to_score(on), seeds)
 
     def describe(self) -> str:
         return "serial"
@@ -214,19 +231,16 @@ def examined(job: Job, outcome: Outcome) -> Outcome:
     """The outcome with the scores of the job's exam, evaluated here and now."""
     if not job.exam:
         return outcome
-    return replace(outcome, scores=tuple(job.task.evaluate(w, b, *job.samples.test) for w, b in job.exam))
+    test = job.samples.test
+    return replace(outcome, scores=tuple(job.task.evaluate(w, b, *test, job.exam_seeds) for w, b in job.exam))
 
 
 def train_one(job: Job, i: int) -> Outcome:
     """The local round of the cohort's i-th client."""
-    client, t = job.clients.ids[i], job.round.t
+    client = job.clients.ids[i]
     local = local_of(job, i)
     try:
-        if job.task.stochastic:
-            with torch.random.fork_rng(devices=[job.task.device] if job.task.device.type == "cuda" else []):
-                torch.manual_seed(torch_seed(job.seed, Purpose.DROPOUT, t, client))
-                message, state = _local_round(job, local)
-        else:
+        with keyed_if(job.draws(client), job.task.device):
             message, state = _local_round(job, local)
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
@@ -240,7 +254,22 @@ def train_one(job: Job, i: int) -> Outcome:
 
 
 def train_together(job: Job) -> Outcome:
-    """The local rounds of all clients of a job as one computation [K, ...]."""
+    """The local rounds of all clients of a job as one computation [K, ...].
+
+    An algorithm that turns out to draw random numbers is computed client by client after all: what it drew for all
+    clients at once would not be what it draws for each.
+    """
+    seed = job.draws(job.clients.ids[0])
+    if seed is None:
+        return _trained_together(job)
+    with keyed(seed, job.task.device) as key:
+        outcome = _trained_together(job)
+        if not key.was_used():
+            return outcome
+    return gather([train_one(job, i) for i in range(len(job.clients.ids))])
+
+
+def _trained_together(job: Job) -> Outcome:
     each = [local_of(job, i) for i in range(len(job.clients.ids))]
     dtype = job.task.dtype
     local = job.local(

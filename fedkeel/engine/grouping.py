@@ -12,8 +12,11 @@ UNEQUAL = 1.5
 
 
 def can_stack(task: Task) -> bool:
-    """Whether several clients of this task are one computation (dense networks) and not just a loop over them."""
-    return task.dense is not None
+    """Whether several clients of this task are one computation (dense networks) and not just a loop over them.
+
+    A model that may draw random numbers is not: what it draws belongs to one client.
+    """
+    return task.dense is not None and task.draws_nothing
 
 
 def groups(job: Job, workers: int) -> list[list[int]]:

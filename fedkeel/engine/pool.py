@@ -30,7 +30,8 @@ from fedkeel.engine.executors import Job, Outcome, examined, gather, train_group
 from fedkeel.engine.grouping import groups
 from fedkeel.engine.samples import Samples, Scored
 from fedkeel.errors import FedkeelError, InputError
-from fedkeel.learning.task import Score, Task
+from fedkeel.learning.task import Score, Seeds, Task
+from fedkeel.system import cores
 
 SPARE = 4
 """Arenas reserve this many times what the first round needs; what is not written costs nothing."""
@@ -81,6 +82,8 @@ class Mark:
     places: dict[str, Place]
     on: Scored
     part: slice
+    seed: int | None = None
+    """Of what the model draws there."""
 
 
 class Pool:
@@ -90,7 +93,7 @@ class Pool:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise InputError("worker processes need a system with fork (Linux, macOS); use run.executor = 'serial'.")
         self.name = "stacked" if stack else "pool"
-        self.count = workers or len(os.sched_getaffinity(0))
+        self.count = workers or cores()
         self._stack = stack
         self._workers: list[Worker] = []
         self._job: Job | None = None
@@ -117,14 +120,17 @@ class Pool:
                 self._start(job, units, down * SPARE, up * SPARE)
         return self._round(job, units)
 
-    def evaluate(self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test") -> Score:
+    def evaluate(
+        self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test", seeds: Seeds | None = None
+    ) -> Score:
         """The samples in parts, dealt to the workers; the parts and the order of their sums are always the same."""
         x, y = samples.to_score(on)
         parts = task.sheets(len(x))
         if self._job is None or self._job.task is not task or self._job.samples is not samples or len(parts) == 1:
-            return task.evaluate(w, b, x, y)
+            return task.evaluate(w, b, x, y, seeds)
         places = self._orders.write({"w": w, "b": b})
-        return task.score(w, self._carried_out([Mark(places, on, part) for part in parts]))
+        dealt = zip(parts, task.seeds_of(parts, seeds), strict=True)
+        return task.score(w, self._carried_out([Mark(places, on, part, seed) for part, seed in dealt]))
 
     def describe(self) -> str:
         return f"{self.name}, {self.count} worker{'s' if self.count > 1 else ''}"
@@ -165,11 +171,12 @@ class Pool:
         # With a unit for every client, the slots are in client order whoever is computed first.
         slots = [rows[0] for rows in units] if len(units) == len(job.clients.ids) else list(range(len(units)))
         parts = job.task.sheets(len(job.samples.test[1])) if job.exam else []
+        dealt = list(zip(parts, job.task.seeds_of(parts, job.exam_seeds), strict=True))
         models = [{name: order.places[f"exam/{number}/{name}"] for name in "wb"} for number in range(len(job.exam))]
         answers = self._carried_out(
             [
                 *(Train(order, rows, slot) for rows, slot in zip(units, slots, strict=True)),
-                *(Mark(places, "test", part) for places in models for part in parts),
+                *(Mark(places, "test", part, seed) for places in models for part, seed in dealt),
             ]
         )
         found, marks = answers[: len(units)], iter(answers[len(units) :])
@@ -297,7 +304,7 @@ def _done(command: Train | Mark, job: Job, orders: Arena, results: Arena) -> Any
         return results.write(_flat(train_group(job, command.rows)), command.slot)
     model = orders.read(command.places)
     x, y = job.samples.to_score(command.on)
-    return job.task.mark(model["w"], model["b"], x[command.part], y[command.part])
+    return job.task.mark(model["w"], model["b"], x[command.part], y[command.part], command.seed)
 
 
 def _as_order(job: Job, arena: Arena) -> Order:

@@ -6,7 +6,9 @@ same cohorts and batches, a resumed run is the same run, and the number of worke
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,16 +26,26 @@ class Purpose(IntEnum):
     PSEUDO_DATA = 7
     VALIDATION = 8
     FAULTS = 9
+    EVALUATION = 10
+    FEEDBACK = 11
+    CLIENT_SCORES = 12
+    LOSSES = 13
+    SERVER = 14
 
 
-def generator(seed: int, purpose: Purpose, round: int = 0, client: int = 0) -> np.random.Generator:
+def generator(seed: int, purpose: Purpose, round: int = 0, client: int = 0, part: int = 0) -> np.random.Generator:
     """A numpy generator for one purpose in one round at one client (counter-based: Philox)."""
-    return np.random.Generator(np.random.Philox(key=[seed, int(purpose)], counter=[0, 0, round, client]))
+    return np.random.Generator(np.random.Philox(key=[seed, int(purpose)], counter=[0, part, round, client]))
 
 
-def torch_seed(seed: int, purpose: Purpose, round: int = 0, client: int = 0) -> int:
+def torch_seed(seed: int, purpose: Purpose, round: int = 0, client: int = 0, part: int = 0) -> int:
     """A 63-bit seed for torch's own generator, keyed in the same way."""
-    return int(generator(seed, purpose, round, client).integers(0, 2**63))
+    return int(generator(seed, purpose, round, client, part).integers(0, 2**63))
+
+
+def part_seeds(seed: int, purpose: Purpose, round: int, client: int = 0) -> Callable[[int], int]:
+    """The seeds of what a model draws while it is evaluated, by the number of the part of the samples."""
+    return partial(torch_seed, seed, purpose, round, client)
 
 
 def torch_generator(seed: int, purpose: Purpose, round: int = 0, client: int = 0) -> torch.Generator:

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedkeel.algorithms.contract import Algorithm, Clients, Problem, Round, Uploads, travel
+from fedkeel.algorithms.registry import is_registered
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import Rows, State, bytes_down, bytes_up
 from fedkeel.data.dataset import Federation
 from fedkeel.engine.devices import CPU
 from fedkeel.engine.executors import Executor, Job, Model, Outcome, Serial
 from fedkeel.engine.faults import Fault, Plan, check_needs, counted, plan_round
+from fedkeel.engine.randomness import Purpose, part_seeds, torch_seed
 from fedkeel.engine.samples import Samples
 from fedkeel.engine.schedule import RandomSchedule, Schedule
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.soundness import check_server, examine
 from fedkeel.errors import ModelError
+from fedkeel.learning.drawing import keyed_if
 from fedkeel.learning.loop import Sgd
-from fedkeel.learning.task import Score, Task
+from fedkeel.learning.task import Score, Seeds, Task
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,18 @@ class RoundRecord:
     """Of the models that were to be evaluated beside the round."""
 
 
+class _Moment(IntEnum):
+    """Where in a round an algorithm works for the server. The values are part of the format: never renumber."""
+
+    INIT = 0
+    CLIENT_INIT = 1
+    OPENING = 2
+    AGGREGATE = 3
+    CANDIDATES = 4
+    OBSERVE = 5
+    PERSONAL = 6
+
+
 class Simulation:
     """An algorithm, a task and a federation; ``start`` gives the first state, ``step`` the one after a round."""
 
@@ -95,13 +112,15 @@ class Simulation:
         average_size = -(-int(self.sizes.sum()) // len(self.sizes))
         self.problem = Problem(task.w0, task.layout, self.sizes, training.local_steps(average_size), task.b0)
         self._buffer_rule = algorithm.buffers or training.buffers
-        self._client_template = algorithm.client_init(self.problem)
+        with self._keyed(_Moment.CLIENT_INIT):
+            self._client_template = algorithm.client_init(self.problem)
         self._check_model()
 
     def start(self) -> RunState:
         """The state before the first round."""
         rows = {name: Rows() for name in self._client_template}
-        return RunState(0, self.algorithm.server_init(self.problem), self.task.b0, rows, Rows())
+        with self._keyed(_Moment.INIT):
+            return RunState(0, self.algorithm.server_init(self.problem), self.task.b0, rows, Rows())
 
     def step(self, state: RunState, exam: Mapping[str, Model] | None = None) -> tuple[RunState, RoundRecord]:
         """One round: broadcast, local training, aggregation.
@@ -126,7 +145,8 @@ class Simulation:
         ids = clients.ids
         reach = travel(job.round.lr, job.steps, job.sgd.momentum, self.task.dtype)
         uploads = Uploads(outcome.message, clients, job.steps, reach, lambda w: self._losses_at(w, state, ids))
-        server = outcome.lend_nothing_to(self.algorithm.aggregate(state.server, uploads, job.round))
+        with self._keyed(_Moment.AGGREGATE, state.t):
+            server = outcome.lend_nothing_to(self.algorithm.aggregate(state.server, uploads, job.round))
         b = self._merge_buffers(state.b, outcome.buffers, clients)
         check_server(state.server, server, b, self.algorithm.unknown, where)
         after = RunState(
@@ -165,7 +185,7 @@ class Simulation:
         upload_bytes = 0
         if plan.strays:  # what a lost upload weighs shows only when one is made
             upload_bytes = bytes_up(self._trained(called.take(plan.strays[:1])).message)
-        scores = {name: self.executor.evaluate(self.task, self.samples, w, b) for name, (w, b) in exam.items()}
+        scores = {name: self._score_on_test(w, b, state.t) for name, (w, b) in exam.items()}
         record = RoundRecord(
             t=state.t + 1,
             lr=called.round.lr,
@@ -184,13 +204,14 @@ class Simulation:
 
     def evaluate(self, state: RunState, on: str = "test") -> dict[str, Score]:
         """Accuracy and loss of every candidate model on the test set (or on all ``train`` samples)."""
-        scores = {name: self._score(w, b, on) for name, (w, b) in self.candidates(state).items()}
+        scores = {name: self._score(w, b, state.t, on) for name, (w, b) in self.candidates(state).items()}
         personal = self._personal_score(state) if on == "test" else None
         return scores if personal is None else {"client_mean": personal} | scores
 
     def candidates(self, state: RunState) -> dict[str, Model]:
         """The models that the algorithm offers as its result, by name."""
-        return {name: (w, state.b) for name, w in self.algorithm.candidates(state.server).items()}
+        with self._keyed(_Moment.CANDIDATES, state.t):
+            return {name: (w, state.b) for name, w in self.algorithm.candidates(state.server).items()}
 
     @property
     def has_personal_models(self) -> bool:
@@ -199,11 +220,13 @@ class Simulation:
 
     def feedback(self, state: RunState) -> Score:
         """The global model on the server's validation samples, for the algorithms that use it."""
-        return self.executor.evaluate(self.task, self.samples, state.server.w, state.b, "validation")
+        seeds = part_seeds(self.seed, Purpose.FEEDBACK, state.t)
+        return self.executor.evaluate(self.task, self.samples, state.server.w, state.b, "validation", seeds)
 
     def observe(self, state: RunState, score: Score) -> RunState:
         """Feed the global model's score back, for the algorithms that use it."""
-        server = self.algorithm.observe(state.server, {"accuracy": score.accuracy, "loss": score.loss})
+        with self._keyed(_Moment.OBSERVE, state.t):
+            server = self.algorithm.observe(state.server, {"accuracy": score.accuracy, "loss": score.loss})
         return RunState(state.t, server, state.b, state.clients, state.client_buffers)
 
     def evaluate_clients(self, state: RunState) -> dict[int, Score]:
@@ -214,11 +237,15 @@ class Simulation:
         for client in range(self.federation.N):
             x, y = self.samples.client_test(client) if own else self.samples.of_client(client)
             w = state.server.w if models is None else models[client]
-            scores[client] = self.task.evaluate(w, self._buffers_of(state, client), x, y)
+            scores[client] = self.task.evaluate(w, self._buffers_of(state, client), x, y, self._seeds(state.t, client))
         return scores
 
     def job(self, state: RunState) -> Job:
         """The next round, before anything is computed."""
+        with self._keyed(_Moment.OPENING, state.t):
+            return self._opened(state)
+
+    def _opened(self, state: RunState) -> Job:
         present = tuple(self.schedule.cohort(state.t, self.federation.N))
         ids = self.algorithm.cohort(state.server, present, self.federation.N)
         sizes = self.sizes[list(ids)]
@@ -249,10 +276,24 @@ class Simulation:
             sgd=Sgd(round.lr, training.clip, training.weight_decay, training.momentum, self.faults.max_update_norm),
         )
 
-    def _score(self, w: Tensor, b: Tensor, on: str) -> Score:
+    def _keyed(self, moment: _Moment, t: int = 0) -> AbstractContextManager[object]:
+        """What an algorithm of somebody's own draws for the server follows from seed, round and moment."""
+        known = is_registered(self.algorithm)
+        return keyed_if(None if known else torch_seed(self.seed, Purpose.SERVER, t, moment))
+
+    def _seeds(self, t: int, client: int, purpose: Purpose = Purpose.CLIENT_SCORES) -> Seeds:
+        """Of what a model draws while it is evaluated for a client."""
+        return part_seeds(self.seed, purpose, t, client)
+
+    def _score_on_test(self, w: Tensor, b: Tensor, t: int) -> Score:
+        seeds = part_seeds(self.seed, Purpose.EVALUATION, t)
+        return self.executor.evaluate(self.task, self.samples, w, b, "test", seeds)
+
+    def _score(self, w: Tensor, b: Tensor, t: int, on: str) -> Score:
         if on == "test":
-            return self.executor.evaluate(self.task, self.samples, w, b)
-        parts = [self.task.evaluate(w, b, *self.samples.of_client(i)) for i in range(self.federation.N)]
+            return self._score_on_test(w, b, t)
+        everybody = range(self.federation.N)
+        parts = [self.task.evaluate(w, b, *self.samples.of_client(i), self._seeds(t, i)) for i in everybody]
         n = sum(part.samples for part in parts)
         return Score(
             sum(part.accuracy * part.samples for part in parts) / n,
@@ -266,7 +307,10 @@ class Simulation:
         if models is None:
             return None
         everybody = range(self.federation.N)
-        scores = [self.task.evaluate(models[i], self._buffers_of(state, i), *self.samples.test) for i in everybody]
+        scores = [
+            self.task.evaluate(models[i], self._buffers_of(state, i), *self.samples.test, self._seeds(state.t, i))
+            for i in everybody
+        ]
         accuracy = sum(score.accuracy for score in scores) / len(scores)
         return Score(accuracy, sum(score.loss for score in scores) / len(scores), scores[0].samples)
 
@@ -276,10 +320,16 @@ class Simulation:
             return None  # nothing to gather for the many algorithms without personal models
         everybody = range(self.federation.N)
         rows = {name: rows.take(everybody, self._client_template[name]) for name, rows in state.clients.items()}
-        return self.algorithm.personal(state.server, State(**rows))
+        with self._keyed(_Moment.PERSONAL, state.t):
+            return self.algorithm.personal(state.server, State(**rows))
 
     def _losses_at(self, w: Tensor, state: RunState, ids: tuple[int, ...]) -> Tensor:
-        scores = [self.task.evaluate(w, self._buffers_of(state, i), *self.samples.of_client(i)) for i in ids]
+        scores = [
+            self.task.evaluate(
+                w, self._buffers_of(state, i), *self.samples.of_client(i), self._seeds(state.t, i, Purpose.LOSSES)
+            )
+            for i in ids
+        ]
         return torch.tensor([score.loss for score in scores], dtype=self.task.dtype)
 
     def _buffers_of(self, state: RunState, client: int) -> Tensor:
@@ -319,8 +369,9 @@ class Simulation:
         x, y = self.samples.example()
         try:
             w, b = self.task.w0.to(self.task.device), self.task.b0.to(self.task.device)
-            outputs = self.task.net(b, train=False).forward(w, x)
-            self.task.loss.per_sample(outputs, y)
+            with keyed_if(None if self.task.draws_nothing else 0, self.task.device):
+                outputs = self.task.net(b, train=False).forward(w, x)
+                self.task.loss.per_sample(outputs, y)
         except (RuntimeError, ValueError, IndexError) as error:
             shape = "×".join(map(str, x.shape[1:]))
             reason = str(error).splitlines()[0]

@@ -17,6 +17,7 @@ from torch.func import functional_call
 from fedkeel.errors import ModelError, invalid
 from fedkeel.learning.bound import BoundModule
 from fedkeel.learning.dense import recognise
+from fedkeel.learning.drawing import draws_nothing, keyed_if
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.losses import Loss, cross_entropy
 from fedkeel.learning.staged import Staged
@@ -139,6 +140,9 @@ class Marks:
     samples: int
 
 
+Seeds = Callable[[int], int]
+"""From the number of a part of some samples to the seed of what a model draws there."""
+
 SAMPLES_AT_ONCE = 1250
 IMAGES_AT_ONCE = 500
 """How many samples are evaluated at a time; what convolutions make of an image is large, and should stay in cache."""
@@ -177,7 +181,8 @@ class Task:
         self._bound = BoundModule(module, self.layout, self.buffer_layout, dtype)
         self.dense = recognise(module, self.layout, loss)
         self.convolutional = any(isinstance(m, nn.Conv2d) for m in module.modules())
-        self.stochastic = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
+        self.draws_nothing = draws_nothing(module, loss)
+        """Whether the model is known to draw no random numbers; of one with code of its own, nobody knows."""
 
     @property
     def d(self) -> int:
@@ -272,9 +277,18 @@ class Task:
         """λ; of a batch that is only part of a full pass its share, so that the parts add up."""
         return self.loss.l2 * (1.0 if batch.weight is None else float(batch.weight.sum()))
 
-    def evaluate(self, w: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Score:
-        """Accuracy and mean loss of the model (w [d], b [m]) on samples x [n, ...], y [n], in evaluation mode."""
-        return self.score(w, [self.mark(w, b, x[part], y[part]) for part in self.sheets(len(x))])
+    def evaluate(self, w: Tensor, b: Tensor, x: Tensor, y: Tensor, seeds: Seeds | None = None) -> Score:
+        """Accuracy and mean loss of the model (w [d], b [m]) on samples x [n, ...], y [n], in evaluation mode.
+
+        ``seeds`` names by the number of a part the seed of what the model draws there; without it, that is anything.
+        """
+        parts = self.sheets(len(x))
+        marks = zip(parts, self.seeds_of(parts, seeds), strict=True)
+        return self.score(w, [self.mark(w, b, x[part], y[part], seed) for part, seed in marks])
+
+    def seeds_of(self, parts: Sequence[slice], seeds: Seeds | None) -> list[int | None]:
+        """A seed for each part, where the model may draw."""
+        return [None if seeds is None or self.draws_nothing else seeds(number) for number in range(len(parts))]
 
     def sheets(self, samples: int) -> list[slice]:
         """The parts in which samples are evaluated. They are always the same, so that it does not matter by whom."""
@@ -282,13 +296,14 @@ class Task:
         return [slice(start, start + size) for start in range(0, samples, size)]
 
     @torch.no_grad()
-    def mark(self, w: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Marks:
-        """The model on one part of the samples."""
+    def mark(self, w: Tensor, b: Tensor, x: Tensor, y: Tensor, seed: int | None = None) -> Marks:
+        """The model on one part of the samples; what it draws follows from the seed, if there is one."""
         w, b = w.to(self.device), b.to(self.device)
-        outputs = self._bound.outputs(w, b, x) if self.dense is None else self.dense.logits(w, x)
-        hits = int(self.loss.correct(outputs, y).sum())
-        # Summed in main memory, since not every accelerator has double precision.
-        return Marks(hits, float(self.loss.per_sample(outputs, y).cpu().sum(dtype=torch.float64)), len(y))
+        with keyed_if(seed, self.device):
+            outputs = self._bound.outputs(w, b, x) if self.dense is None else self.dense.logits(w, x)
+            hits = int(self.loss.correct(outputs, y).sum())
+            # Summed in main memory, since not every accelerator has double precision.
+            return Marks(hits, float(self.loss.per_sample(outputs, y).cpu().sum(dtype=torch.float64)), len(y))
 
     def score(self, w: Tensor, marks: Sequence[Marks]) -> Score:
         """The parts' marks, in the order of the parts, as one score."""
