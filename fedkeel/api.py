@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fedkeel import __version__, build, changes, config
@@ -22,6 +21,7 @@ from fedkeel.engine import devices
 from fedkeel.engine.choice import Auto, Choice, make_executor
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.engine.threads import torch_threads
 from fedkeel.errors import FedkeelError, InputError, invalid
 from fedkeel.learning.losses import Loss
 from fedkeel.runs import directory as run_directory
@@ -111,13 +111,11 @@ def train(
     task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], loss, place)
     made = make_executor(executor, workers, place)
     simulation = Simulation(algorithm, task, data, settings, seed, made, faults=faults)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        state, history = execute(simulation, Evaluation(every=evaluate_every), watch=watch)
-    finally:
-        simulation.executor.close()
-        torch.set_num_threads(before)
+    with torch_threads(threads):
+        try:
+            state, history = execute(simulation, Evaluation(every=evaluate_every), watch=watch)
+        finally:
+            simulation.executor.close()
     return Run(algorithm.name, simulation, state, history)
 
 
@@ -145,12 +143,11 @@ def run(
     from the state of another. ``stop`` is asked after every committed round; where it says yes, ``StoppedError`` is
     raised. An algorithm named ``module:Class`` is imported only with ``allow_plugins``.
     """
-    torch.set_num_threads(experiment.run.threads)
     budget = experiment.run.memory_mb
     remember_within(None if budget is None else budget << 20, directory)
     simulation = build.make_simulation(experiment, data_dir, federation, allow_plugins)
     run_directory.make(directory)
-    with RunLock(directory):
+    with torch_threads(experiment.run.threads), RunLock(directory):
         if not holds_run(directory):
             store, state, history = _started(experiment, directory, simulation, fork)
         elif resume:

@@ -1,0 +1,56 @@
+"""torch's number of threads while a run goes on, for a process in which several may go on at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from fedkeel.errors import InputError
+from fedkeel.system import ProcessLock
+
+_SHARED = ProcessLock()
+_at_work: list[int] = []
+"""The threads of each run that goes on."""
+_found = 1
+"""How many threads there were before the first of them."""
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Compute with so many threads; afterwards there are as many as before.
+
+    The number decides bits, and belongs to the whole process: runs that go on at the same time must agree on it.
+    """
+    global _found
+    with _SHARED.held():
+        if any(count != other for other in _at_work):
+            raise InputError(
+                f"threads must be {_at_work[0]}, as in the run that goes on in another thread of this process, got "
+                f"{count}; give both the same number, or start them in processes of their own."
+            )
+        if not _at_work:
+            _found = torch.get_num_threads()
+        _at_work.append(count)
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        with _SHARED.held():
+            _at_work.remove(count)
+            torch.set_num_threads(_found)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, as worker processes do."""
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
