@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedkeel import __version__, build, changes, config
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import make_algorithm
-from fedkeel.algorithms.state import remember_within
+from fedkeel.algorithms.row_memory import remember_within
 from fedkeel.algorithms.validate import checked
 from fedkeel.data import Federation
 from fedkeel.engine import devices
@@ -111,11 +111,8 @@ def train(
     task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], loss, place)
     made = make_executor(executor, workers, place)
     simulation = Simulation(algorithm, task, data, settings, seed, made, faults=faults)
-    with torch_threads(threads):
-        try:
-            state, history = execute(simulation, Evaluation(every=evaluate_every), watch=watch)
-        finally:
-            simulation.executor.close()
+    with torch_threads(threads), remember_within(None), closing(simulation.executor):
+        state, history = execute(simulation, Evaluation(every=evaluate_every), watch=watch)
     return Run(algorithm.name, simulation, state, history)
 
 
@@ -144,10 +141,24 @@ def run(
     raised. An algorithm named ``module:Class`` is imported only with ``allow_plugins``.
     """
     budget = experiment.run.memory_mb
-    remember_within(None if budget is None else budget << 20, directory)
+    with torch_threads(experiment.run.threads), remember_within(None if budget is None else budget << 20, directory):
+        return _run(experiment, directory, data_dir, federation, resume, fork, allow_plugins, watch, stop)
+
+
+def _run(
+    experiment: config.Experiment,
+    directory: Path,
+    data_dir: Path | None,
+    federation: Federation | None,
+    resume: bool,
+    fork: Fork | None,
+    allow_plugins: bool,
+    watch: Watcher | None,
+    stop: Callable[[], bool] | None,
+) -> Run:
     simulation = build.make_simulation(experiment, data_dir, federation, allow_plugins)
     run_directory.make(directory)
-    with torch_threads(experiment.run.threads), RunLock(directory):
+    with RunLock(directory):
         if not holds_run(directory):
             store, state, history = _started(experiment, directory, simulation, fork)
         elif resume:

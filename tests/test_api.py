@@ -1,11 +1,15 @@
 """The Python interface as the README shows it, and own data and models in place of the built-in ones."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import fedkeel as fk
+from fedkeel import config
+from fedkeel.algorithms.row_memory import current_memory
 from fedkeel.errors import InputError
 
 
@@ -66,3 +70,26 @@ def test_mistakes(call: dict[str, object], sentence: str) -> None:
     arguments = {"algorithm": "fedavg", "data": fed, "rounds": 1} | call
     with pytest.raises(InputError, match=sentence):
         fk.train(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_runs_budget_folder_and_threads_end_with_it(tmp_path: Path) -> None:
+    """Neither a later training in memory nor what the caller does next has anything of it."""
+    table = {
+        "algorithm": {"name": "scaffold"},
+        "partition": {"clients": 4},
+        "model": {"name": "logistic"},
+        "training": {"rounds": 1, "steps": 1},
+        "run": {"memory_mb": 0, "threads": 1},
+    }
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen = []
+        run = fk.run(config.expand(table, [])[0], tmp_path / "r", watch=lambda _: seen.append(current_memory()))
+        assert torch.get_num_threads() == 2
+        assert (seen[0].budget, seen[0].directory, seen[0].on_disk > 0) == (0, tmp_path / "r", True)
+        assert current_memory() is not seen[0]
+        fk.train("scaffold", model="logistic", data=run.simulation.federation, rounds=1, steps=1, threads=1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedkeel.algorithms.contract import Problem
 from fedkeel.algorithms.projection import Blocks, bounds_of
-from fedkeel.algorithms.state import Rows, State, room_for_row
+from fedkeel.algorithms.state import Rows, State
 
 UNKNOWN = frozenset({"gram"})
 """Values of the server state in which inf means "not known"."""
@@ -70,7 +70,7 @@ def remember(server: State, cohort: tuple[int, ...], d: Iterable[Tensor], beta2:
     decay = beta2 ** (server.age[places] + 1).double()
     rows, lengths = [], []
     for i, factor, update in zip(cohort, decay.tolist(), d, strict=True):
-        rows.append(room_for_row(update))
+        rows.append(server.D.room(update))
         lengths.append(renew(rows[-1], update, server.D.get(i), factor, server.bounds))
     gram = server.gram.clone()
     gram[:, places] = gram[:, :, places] = torch.inf

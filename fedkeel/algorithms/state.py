@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.row_memory import RowMemory, a_quarter_of_memory
+from fedkeel.algorithms.row_memory import current_memory
 
 SCALAR_BYTES = 4
 """A plain number in a message counts as one 32-bit float, the unit of the papers' communication tables."""
 
 
 _CHUNK = 1024
-_memory = RowMemory(a_quarter_of_memory())
-
-
-def remember_within(budget: int | None, directory: Path | None = None) -> None:
-    """From now on keep at most ``budget`` bytes of clients' rows in memory (None: a quarter of the machine's).
-
-    Further rows go to a temporary file in ``directory``. Rows that exist already stay where they are.
-    """
-    global _memory
-    _memory = RowMemory(a_quarter_of_memory() if budget is None else budget, directory)
 
 
 def keep_row(row: Tensor) -> Tensor:
-    """A copy of a row where rows are kept: in memory, or beyond the budget on disk."""
-    return _memory.keep(row)
-
-
-def room_for_row(like: Tensor) -> Tensor:
-    """Memory where rows are kept, for one like this: to be written, then handed to ``Rows.hold``."""
-    return _memory.room(like)
+    """A copy of a row where rows of this run are kept: in memory, or beyond its budget on disk."""
+    return current_memory().keep(row)
 
 
 class Rows(Mapping[int, Tensor]):
@@ -43,11 +27,13 @@ class Rows(Mapping[int, Tensor]):
 
     Immutable: ``put`` gives a new table that shares the untouched rows. Rows stand in chunks of neighbouring clients,
     of which only the touched ones are copied, so that a round costs the same with a thousand rows and with a million.
+    All tables that come from one another keep their rows in the same memory: that of the run the first was made in.
     """
 
-    __slots__ = ("_chunks", "_count")
+    __slots__ = ("_chunks", "_count", "_memory")
 
     def __init__(self, rows: Mapping[int, Tensor] | None = None) -> None:
+        self._memory = current_memory()
         self._chunks: dict[int, dict[int, Tensor]] = {}
         self._count = 0
         if rows:
@@ -65,15 +51,22 @@ class Rows(Mapping[int, Tensor]):
     def __len__(self) -> int:
         return self._count
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Rows, (dict(self),))
+
     def put(self, clients: Iterable[int], rows: Iterable[Tensor]) -> Rows:
         """The table with copies of K rows (together [K, ...], or one by one) stored for K clients."""
-        return self.hold(clients, map(keep_row, rows))
+        return self.hold(clients, map(self._memory.keep, rows))
+
+    def room(self, like: Tensor) -> Tensor:
+        """Memory for a row like this one: to be written, then handed to ``hold``."""
+        return self._memory.room(like)
 
     def hold(self, clients: Iterable[int], rows: Iterable[Tensor]) -> Rows:
-        """The table with K rows stored for K clients as they are: in memory of ``room_for_row``, never to change."""
+        """The table with K rows stored for K clients as they are: in memory of ``room``, never to change."""
         after = self._copy()
         after._store(dict(zip(clients, rows, strict=True)))
-        _memory.settle()
+        self._memory.settle()
         return after
 
     def drop(self, clients: Iterable[int]) -> Rows:
@@ -105,7 +98,7 @@ class Rows(Mapping[int, Tensor]):
 
     def _copy(self) -> Rows:
         other = Rows()
-        other._chunks, other._count = dict(self._chunks), self._count
+        other._chunks, other._count, other._memory = dict(self._chunks), self._count, self._memory
         return other
 
     def _store(self, rows: Mapping[int, Tensor]) -> None:

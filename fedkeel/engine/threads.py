@@ -39,7 +39,8 @@ def torch_threads(count: int) -> Iterator[None]:
     finally:
         with _SHARED.held():
             _at_work.remove(count)
-            torch.set_num_threads(_found)
+            if not _at_work:  # the number belongs to those who still compute
+                torch.set_num_threads(_found)
 
 
 @contextmanager

@@ -123,6 +123,38 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
     api.run(experiment(rounds=60), tmp_path / "r", resume=True)
 
 
+def vectors_on_disk() -> config.Experiment:
+    """Four clients a round, whose vectors of 0.8 MB all go to a file in the run's folder."""
+    setup, model = experiment(3), config.ModelConfig(name="2nn")
+    return setup.model_copy(update={"model": model, "run": setup.run.model_copy(update={"memory_mb": 0})})
+
+
+def test_a_full_disk_under_the_clients_vectors(tmp_path: Path) -> None:
+    """The disk has room for the start of the run, but not for the vectors of its first round.
+
+    In a process of its own: a write to a mapped page without room behind it is a bus error.
+    """
+    (tmp_path / "disk").mkdir()
+    folder = tmp_path / "disk" / "r"
+    code = f"""
+from pathlib import Path
+from fedkeel import api, errors
+from tests.crash.test_faults import vectors_on_disk
+try:
+    api.run(vectors_on_disk(), Path({str(folder)!r}))
+except errors.FedkeelError as error:
+    print(error)
+"""
+    with mounted("-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path / "disk")):
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.startswith(f"clients' vectors beyond 0 MB go to a file in {folder}, where ")
+        shutil.copytree(folder, tmp_path / "r")
+    assert rounds_done(tmp_path / "r") == 0
+    api.run(vectors_on_disk(), tmp_path / "r", resume=True)
+    assert rounds_done(tmp_path / "r") == 3
+
+
 def test_a_read_only_disk(tmp_path: Path) -> None:
     """A finished run there can still be read and forked, but not continued."""
     api.run(experiment(), tmp_path / "disk" / "r")
