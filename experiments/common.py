@@ -20,7 +20,8 @@ from fedkeel.data import Dataset, Federation, load
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import DivergedError
-from fedkeel.runs.directory import environment, write_atomically
+from fedkeel.runs.atomic import write_atomically
+from fedkeel.runs.directory import environment
 from fedkeel.runs.history import History, Measured
 from fedkeel.runs.runner import Evaluation, execute
 

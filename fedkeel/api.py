@@ -30,7 +30,7 @@ from fedkeel.runs.fork import Fork
 from fedkeel.runs.history import History
 from fedkeel.runs.lock import RunLock
 from fedkeel.runs.runner import Evaluation, Watcher, execute
-from fedkeel.runs.store import Store, holds_run
+from fedkeel.runs.store import Store, StoreError, holds_run
 
 
 class StoppedError(FedkeelError):
@@ -66,8 +66,11 @@ class Run:
         return self.simulation.task.state_dict(self.state.server.w, self.state.b)
 
     def save_model(self, path: str | Path) -> None:
-        """Write the global model as safetensors."""
-        run_directory.export_model(self.simulation, self.state, Path(path))
+        """Write the global model as safetensors, in the place of a file that is there already."""
+        try:
+            run_directory.export_model(self.simulation, self.state, Path(path))
+        except run_directory.ExportError as error:
+            raise InputError(f"{error}; make room and the folder writable, or choose another path.") from None
 
 
 def train(
@@ -173,12 +176,19 @@ def _run(
             if state.t < experiment.training.rounds:
                 store.event("stopped", f"asked to stop after round {state.t} of {experiment.training.rounds}")
                 raise StoppedError(directory, state.t, experiment.training.rounds)
-            run_directory.export_model(simulation, state, directory / run_directory.MODEL)
+            _export(simulation, state, directory)
             store.event("finished", f"round {state.t} was the last")
         finally:
             store.close()
             simulation.executor.close()
     return Run(experiment.label, simulation, state, history, directory)
+
+
+def _export(simulation: Simulation, state: RunState, directory: Path) -> None:
+    try:
+        run_directory.export_model(simulation, state, directory / run_directory.MODEL)
+    except run_directory.ExportError as error:
+        raise StoreError(f"{error}; all rounds are kept: make room, then --resume writes it.") from None
 
 
 def _started(

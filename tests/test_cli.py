@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from fedkeel.cli import demo
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENT = """\
@@ -128,6 +131,20 @@ def test_check_of_an_own_algorithm(tmp_path: Path) -> None:
     bad = fedkeel("check", "mine:Bad", cwd=tmp_path)
     assert bad.returncode == 1
     assert "✗ it learns an easy problem" in bad.stdout
+
+
+def test_a_demo_after_one_that_was_killed(tmp_path: Path) -> None:
+    """It starts anew, whenever the first was killed: here as soon as its first run has a folder."""
+    command = [sys.executable, "-c", "from fedkeel.cli.main import run; run()", "demo", "--rounds", "500", "--quiet"]
+    first = subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    folder, give_up = tmp_path / "demo" / "fedavg", time.monotonic() + 120
+    while not folder.exists() and time.monotonic() < give_up:
+        time.sleep(0.01)
+    first.kill()
+    first.wait()
+    assert folder.exists()
+    demo._make_room(tmp_path / "demo")
+    assert [path.name for path in (tmp_path / "demo").iterdir()] == [demo.MARK]
 
 
 def test_demo_in_small(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ from common import CORES, ENVIRONMENTS, MARK, images
 
 from fedkeel.bench.process import memory
 from fedkeel.bench.works import WORKS
-from fedkeel.runs.directory import environment, write_atomically
+from fedkeel.runs.atomic import write_atomically
+from fedkeel.runs.directory import environment
 
 RESULTS = ROOT / "docs" / "results" / "peers.json"
 ROUNDS = {"W1": 24, "W2": 14, "W3": 6, "W4": 3}

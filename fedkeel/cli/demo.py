@@ -76,16 +76,25 @@ def run_demo(out: Path, rounds: int, seed: int, quiet: bool) -> None:
 
 
 def _make_room(out: Path) -> None:
-    if not out.exists():
-        return
-    if not (out / MARK).is_file() and any(out.iterdir()):
-        raise InputError(f"{out} holds files that are not a demo's; choose another folder with --out.")
-    shutil.rmtree(out)
+    """An empty folder with the demo's mark, which comes first and never goes: a demo may be stopped at any instant."""
+    run_directory.make(out)
+    try:
+        found = [path for path in out.iterdir() if path.name != MARK]
+        if found and not (out / MARK).is_file():
+            raise InputError(f"{out} holds files that are not a demo's; choose another folder with --out.")
+        (out / MARK).write_text("Made by `fedkeel demo`, which replaces this folder's contents.\n", encoding="utf-8")
+        for path in found:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    except OSError as error:
+        raise InputError(
+            f"the folder {out} cannot be made ready: {error.strerror} ({error.filename}); choose another with --out."
+        ) from None
 
 
 def _draw(histories: dict[str, History], out: Path, clients: int, rounds: int, seed: int) -> Path:
     subtitle = f"MNIST-5k, {clients} clients, Dirichlet 0.3, 20 % a round, 2NN, seed {seed}; dashed: {TARGET:.0%}"
     chart = curves_chart(histories, f"Test accuracy over {rounds} rounds", subtitle, TARGET)
-    picture = save_chart(chart, out / "curves.png")
-    run_directory.write_atomically(out / MARK, "Made by `fedkeel demo`, which replaces this folder.\n")
-    return picture
+    return save_chart(chart, out / "curves.png")

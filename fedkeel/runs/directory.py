@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import os
 import platform
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from torch import nn
 
 from fedkeel import __version__
 from fedkeel.engine.simulation import RunState, Simulation
-from fedkeel.errors import DataError, InputError, ModelError
-from fedkeel.runs.store import StoreError
+from fedkeel.errors import DataError, FedkeelError, InputError, ModelError
+from fedkeel.runs.atomic import remove_leftovers, replacing, write_atomically
 
 CONFIGURATION = "experiment.toml"
 ENVIRONMENT = "environment.json"
@@ -39,6 +38,7 @@ def make(directory: Path) -> None:
 
 def describe(directory: Path, configuration: str) -> None:
     """Write what the run goes on with, and where, for people and other programs; the store has its own copy."""
+    remove_leftovers(directory)
     try:
         write_atomically(directory / CONFIGURATION, configuration)
         if not (directory / ENVIRONMENT).exists():
@@ -66,17 +66,21 @@ def environment() -> dict[str, Any]:
 def export_model(simulation: Simulation, state: RunState, path: Path) -> None:
     """The global model as safetensors: ``fedkeel.load_model(module, path)`` reads it back."""
     tensors = simulation.task.state_dict(state.server.w, state.b)
-    temporary = path.with_suffix(".tmp")
+    if not path.parent.is_dir():
+        raise InputError(
+            f"the model cannot be written to {path}: there is no folder {path.parent}; make it first, or choose "
+            "another path."
+        )
     try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
-        temporary.replace(path)
+        with replacing(path) as temporary:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
     except (OSError, SafetensorError) as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise StoreError(
-            f"the model could not be written to {path}: {error}; all rounds are kept: make room, then "
-            "--resume writes it."
-        ) from None
+        reason = (error.strerror or error) if isinstance(error, OSError) else error
+        raise ExportError(f"the model could not be written to {path}: {reason}") from None
+
+
+class ExportError(FedkeelError):
+    """A model that could not be written; the rest of the sentence, what to do, depends on whose it is."""
 
 
 def load_model(module: nn.Module, path: str | Path) -> None:
@@ -106,13 +110,3 @@ def load_model(module: nn.Module, path: str | Path) -> None:
                 f"{path} does not fit the model: {name!r} must be {tensor.dtype}, got {loaded[name].dtype}."
             )
     module.load_state_dict(loaded)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that it is either wholly there or not at all, also after a loss of power."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

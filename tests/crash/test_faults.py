@@ -89,12 +89,13 @@ def test_no_room_for_the_model(tmp_path: Path) -> None:
 
     def fill(progress: Progress) -> None:
         if progress.round == 6:
-            (tmp_path / "r" / "model.tmp").mkdir()
+            (tmp_path / "r" / "model.safetensors").mkdir()
 
     message = sentence(lambda: api.run(experiment(), tmp_path / "r", watch=fill))
-    assert "the model could not be written" in message
+    assert message.startswith(f"the model could not be written to {tmp_path / 'r' / 'model.safetensors'}: ")
+    assert message.endswith("all rounds are kept: make room, then --resume writes it.")
     assert rounds_done(tmp_path / "r") == 6
-    (tmp_path / "r" / "model.tmp").rmdir()
+    (tmp_path / "r" / "model.safetensors").rmdir()
     goes_on_as_if_nothing_had_been(tmp_path / "r", tmp_path / "whole")
 
 
