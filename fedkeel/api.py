@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
@@ -18,13 +19,14 @@ from fedkeel.algorithms.row_memory import remember_within
 from fedkeel.algorithms.validate import checked
 from fedkeel.data import Federation
 from fedkeel.engine import devices
-from fedkeel.engine.choice import Auto, Choice, make_executor
+from fedkeel.engine.choice import Auto, make_executor
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.simulation import RunState, Simulation
 from fedkeel.engine.threads import torch_threads
 from fedkeel.errors import FedkeelError, InputError, invalid
 from fedkeel.learning.losses import Loss
 from fedkeel.runs import directory as run_directory
+from fedkeel.runs import machine
 from fedkeel.runs.fit import check_fits
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.history import History
@@ -39,6 +41,10 @@ class StoppedError(FedkeelError):
     def __init__(self, directory: Path, round: int, rounds: int) -> None:
         super().__init__(f"stopped after round {round} of {rounds}, which is kept in {directory}")
         self.directory, self.round, self.rounds = directory, round, rounds
+
+
+class MachineWarning(UserWarning):
+    """A run goes on where its bits may come out otherwise than where it began."""
 
 
 @dataclass(frozen=True)
@@ -226,17 +232,31 @@ def _resumed(
 
 
 def _choose_executor(simulation: Simulation, store: Store, state: RunState | None) -> None:
-    """Let ``auto`` choose before the first round, and keep the choice: a resumed run must go on with the same bits."""
-    if not isinstance(simulation.executor, Auto):
-        return
-    kept = store.meta("executor")
-    if kept is None:
-        first = simulation.job(state or simulation.start()).on(simulation.task.device)
-        choice = simulation.executor.choose(first)
-        store.put_meta("executor", json.dumps(asdict(choice)))
-        store.event("executor", simulation.executor.describe())
-    else:
-        simulation.executor.decide(Choice(**json.loads(kept)))
+    """Let ``auto`` choose before the first round, and keep the choice: a resumed run must go on with the same bits.
+
+    For the same reason clients are grouped as before, and another machine is noted and warned of.
+    """
+    executor = simulation.executor
+    if isinstance(executor, Auto):
+        kept = store.meta("executor")
+        if kept is None:
+            choice = executor.choose(simulation.job(state or simulation.start()).on(simulation.task.device))
+            store.put_meta("executor", json.dumps(asdict(choice)))
+            store.event("executor", executor.describe())
+        else:
+            executor.decide(machine.chosen(kept, store.directory))
+    record = store.meta(machine.KEY)
+    was = None if record is None else machine.recorded(record, store.directory)
+    if was is not None and was.executor == machine.taken(executor):
+        executor.keep(was.lanes)
+    now = machine.here(executor, simulation.task.device)
+    done = store.rounds_done()
+    if was is not None and done > 0 and (found := machine.differences(was, now)):
+        said = machine.warning(found, done)
+        store.event("machine", said)
+        warnings.warn(said, MachineWarning, stacklevel=4)
+    if now != was:
+        store.put_meta(machine.KEY, now.model_dump_json())
 
 
 def _executed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ def make_executor(name: str, workers: int | None = None, device: torch.device = 
 class Choice:
     """What ``auto`` picked, and why."""
 
-    executor: str
+    executor: Literal["serial", "pool", "stacked"]
     reason: str
 
 
@@ -66,6 +67,14 @@ class Auto:
     @property
     def shares(self) -> bool:
         return self._executor is not None and self._executor.shares
+
+    @property
+    def lanes(self) -> int:
+        return 1 if self._executor is None else self._executor.lanes
+
+    def keep(self, lanes: int) -> None:
+        if self._executor is not None:
+            self._executor.keep(lanes)
 
     def decide(self, choice: Choice) -> None:
         """Use this executor without a trial, as a resumed run must."""

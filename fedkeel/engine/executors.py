@@ -191,6 +191,13 @@ class Executor(Protocol):
     def shares(self) -> bool:
         """Whether several processes share the work, so that an exam beside a round uses time that one would idle."""
 
+    @property
+    def lanes(self) -> int:
+        """Workers for whom clients are grouped. Bits can depend on it; on the number of processes they do not."""
+
+    def keep(self, lanes: int) -> None:
+        """Group clients for so many workers, as a resumed run did before, unless their number was asked for."""
+
     def run(self, job: Job) -> Outcome:
         """Train every client of the job; the outcome may lie in memory that the next call overwrites."""
 
@@ -211,6 +218,10 @@ class Serial:
 
     name = "serial"
     shares = False
+    lanes = 1
+
+    def keep(self, lanes: int) -> None:
+        pass
 
     def run(self, job: Job) -> Outcome:
         return examined(job, gather([train_one(job, i) for i in range(len(job.clients.ids))]))

@@ -15,6 +15,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -29,6 +30,7 @@ from fedkeel.engine.arena import Arena, ArenaFullError, Place
 from fedkeel.engine.executors import Job, Outcome, examined, gather, train_group
 from fedkeel.engine.grouping import groups
 from fedkeel.engine.samples import Samples, Scored
+from fedkeel.engine.threads import one_thread
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.learning.task import Score, Seeds, Task
 from fedkeel.system import cores
@@ -94,6 +96,8 @@ class Pool:
             raise InputError("worker processes need a system with fork (Linux, macOS); use run.executor = 'serial'.")
         self.name = "stacked" if stack else "pool"
         self.count = workers or cores()
+        self.lanes = self.count
+        self._may_keep = workers is None
         self._stack = stack
         self._workers: list[Worker] = []
         self._job: Job | None = None
@@ -104,12 +108,17 @@ class Pool:
     def shares(self) -> bool:
         return self.count > 1
 
+    def keep(self, lanes: int) -> None:
+        if self._may_keep:
+            self.lanes = lanes
+
     def run(self, job: Job) -> Outcome:
         """Train every client of the job; the outcome may lie in memory that the next call overwrites."""
-        units = groups(job, self.count) if self._stack else _one_by_one(job)
-        if len(units) == 1 or self.count == 1:
-            outcomes = [train_group(job, rows) for rows in units]
-            return examined(job, gather(outcomes, [i for rows in units for i in rows]))
+        units = groups(job, self.lanes) if self._stack else _one_by_one(job)
+        if len(units) == 1 or self.lanes == 1:
+            with self._as_workers_do():
+                outcomes = [train_group(job, rows) for rows in units]
+                return examined(job, gather(outcomes, [i for rows in units for i in rows]))
         if self._job is None or not _same_simulation(self._job, job) or len(units) > self._results.slots:
             self._start(job, units, _down_bytes(job) * SPARE, _up_bytes(job, units) * SPARE)
         for _ in range(2):
@@ -127,10 +136,15 @@ class Pool:
         x, y = samples.to_score(on)
         parts = task.sheets(len(x))
         if self._job is None or self._job.task is not task or self._job.samples is not samples or len(parts) == 1:
-            return task.evaluate(w, b, x, y, seeds)
+            with self._as_workers_do():
+                return task.evaluate(w, b, x, y, seeds)
         places = self._orders.write({"w": w, "b": b})
         dealt = zip(parts, task.seeds_of(parts, seeds), strict=True)
         return task.score(w, self._carried_out([Mark(places, on, part, seed) for part, seed in dealt]))
+
+    def _as_workers_do(self) -> AbstractContextManager[None]:
+        """Compute here with the one thread that a worker has, so that it does not matter who computes."""
+        return nullcontext() if self.lanes == 1 else one_thread()
 
     def describe(self) -> str:
         return f"{self.name}, {self.count} worker{'s' if self.count > 1 else ''}"
