@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import torch
@@ -56,8 +55,8 @@ def make_task(
 
     Models by name are initialised from the seed; a module of your own keeps the weights it has.
     """
-    if isinstance(model, nn.Module):
-        return Task(copy.deepcopy(model), loss or cross_entropy, dtype, device)
+    if not isinstance(model, str):
+        return Task(model, loss or cross_entropy, dtype, device)
     with keyed(torch_seed(seed, Purpose.WEIGHTS)):
         module = models.build(model, dataset.input_shape, dataset.classes)
     return Task(module, loss or models.spec(model).loss, dtype, device)

@@ -24,6 +24,7 @@ BLOCK_BYTES = 1 << 21
 Array = np.ndarray[Any, np.dtype[Any]]
 Scored = Literal["test", "validation"]
 """What global models are scored on."""
+EXAMPLES = 8
 ASKED = 2000
 """Training samples that stand in for a validation set where the server holds none."""
 
@@ -58,10 +59,6 @@ class Samples:
         x, y = self._everybody
         stop = int(self._ends[client])
         return x[stop - len(rows) : stop], y[stop - len(rows) : stop]
-
-    def example(self) -> tuple[Tensor, Tensor]:
-        """One input [1, ...] and its target [1], before anything else is prepared."""
-        return self._prepared(self.federation.dataset.train, self.federation.clients[0][:1])
 
     @cached_property
     def _everybody(self) -> tuple[Tensor, Tensor]:
@@ -183,6 +180,17 @@ def blocks_of(widths: Sequence[int], x: Tensor, clients: int = 1) -> list[range]
             first, gathered = step, 0
         gathered += width
     return [*blocks, range(first, len(widths))] if widths else []
+
+
+def examples(federation: Federation, dtype: torch.dtype, device: torch.device = CPU) -> tuple[Tensor, Tensor]:
+    """A few of the clients' samples, inputs [n, ...] and targets [n], before anything else is prepared."""
+    rows: list[int] = []
+    for client in federation.clients:
+        rows += [int(row) for row in client[: EXAMPLES - len(rows)]]
+        if len(rows) == EXAMPLES:
+            break
+    x, y = federation.dataset.train.x[rows], federation.dataset.train.y[rows]
+    return federation.dataset.transform.prepare(x, dtype).to(device), torch.from_numpy(y).to(device)
 
 
 def array_of(samples: Tensor, like: Tensor) -> Array:

@@ -11,36 +11,42 @@ and ``widened``. Chains of simple layers go without autograd (``chain``).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from fedkeel.learning.chain import Chain, layers_of, recognise
+from fedkeel.learning.chain import Chain, recognise
+from fedkeel.learning.copies import copied
 from fedkeel.learning.layout import Layout
+from fedkeel.learning.recognise import chains_of, is_exactly, layers_of
 
 Value = Callable[[Tensor], Tensor]
 """From the outputs [B, ...] of a model to the number that is differentiated."""
 
 
 class BoundModule:
-    """A copy of a module that computes at flat parameters [d] and buffers [m]."""
+    """A copy of a module that computes at flat parameters [d] and buffers [m].
 
-    def __init__(self, module: nn.Module, layout: Layout, buffer_layout: Layout, dtype: torch.dtype) -> None:
-        self._module = widened(pooled_before_relu(copy.deepcopy(module)))
-        self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    ``plainly``, the copy is as the module was given and goes through autograd, without any of the cheaper ways.
+    """
+
+    def __init__(
+        self, module: nn.Module, layout: Layout, buffer_layout: Layout, dtype: torch.dtype, plainly: bool = False
+    ) -> None:
+        self._module = copied(module) if plainly else widened(pooled_before_relu(copied(module)))
         self._layout, self._buffer_layout, self._dtype = layout, buffer_layout, dtype
-        named, named_buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
+        named = dict(self._module.named_parameters())
         self._parameters = [named[entry.name] for entry in layout]
-        self._chain = recognise(self._module, self._parameters)
-        self._buffers = [named_buffers[entry.name] for entry in buffer_layout]
+        apart = set() if plainly else _in_channels_last(self._module)
+        self._chain = None if plainly else recognise(self._module, self._parameters)
+        self._buffers = [_Buffer(self._module, entry.name) for entry in buffer_layout]
         # Where in a module's own memory a tensor of the layout lies: all of it, unless the layer was widened.
         self._places = [tuple(slice(size) for size in entry.shape) for entry in layout]
         self._copied = [
             number
             for number, entry in enumerate(layout)
-            if len(entry.shape) == 4 or entry.shape != self._parameters[number].shape
+            if id(self._parameters[number]) in apart or entry.shape != self._parameters[number].shape
         ]
         self._inside = [self._parameters[number].detach()[self._places[number]] for number in self._copied]
         self._bound = self._out = torch.empty(0)
@@ -68,7 +74,7 @@ class BoundModule:
             )
         after = buffers
         if self._buffers and train:
-            after = torch.cat([buffer.reshape(-1).to(self._dtype) for buffer in self._buffers])
+            after = torch.cat([buffer.now().reshape(-1).to(self._dtype) for buffer in self._buffers])
         return result.detach(), after
 
     def _by_autograd(self, x: Tensor, value: Value) -> tuple[Tensor, dict[int, Tensor]]:
@@ -101,26 +107,70 @@ class BoundModule:
                 torch._foreach_copy_(self._inside, [self._views[number] for number in self._copied])
             parts = self._buffer_layout.unflatten(buffers)
             for buffer, entry in zip(self._buffers, self._buffer_layout, strict=True):
-                buffer.copy_(parts[entry.name])
+                buffer.start_from(parts[entry.name])
         if self._module.training != train:
             self._module.train(train)
+
+
+class _Buffer:
+    """A buffer of a module, which a forward pass may change in place or replace by another tensor."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        owner, _, self._name = name.rpartition(".")
+        self._held = module.get_submodule(owner)._buffers
+        found = self._held[self._name]
+        assert found is not None
+        self._tensor: Tensor = found
+
+    def start_from(self, value: Tensor) -> None:
+        """Give it a value, in the memory that it has always had."""
+        self._tensor.copy_(value)
+        if self._held[self._name] is not self._tensor:
+            self._held[self._name] = self._tensor
+
+    def now(self) -> Tensor:
+        """What it holds."""
+        held = self._held[self._name]
+        assert held is not None
+        return held.detach()
+
+
+def _in_channels_last(module: nn.Module) -> set[int]:
+    """Lay out the weights of all plain convolutions as oneDNN likes them; give their ids.
+
+    Other parameters with four axes may be used in ways that need their order in memory, and stay as they are.
+    """
+    users: dict[int, list[nn.Module]] = {}
+    for part in module.modules():
+        for parameter in part.parameters(recurse=False):
+            users.setdefault(id(parameter), []).append(part)
+    chosen = set()
+    for parameter in module.parameters():
+        if all(is_exactly(user, nn.Conv2d) for user in users[id(parameter)]) and parameter.dim() == 4:
+            parameter.data = parameter.data.to(memory_format=torch.channels_last)
+            chosen.add(id(parameter))
+    return chosen
 
 
 def pooled_before_relu(module: nn.Module) -> nn.Module:
     """The same function with every ReLU that feeds a max-pooling behind it, where it has a quarter of the work.
 
     max(relu(a), relu(b)) = relu(max(a, b)), and the gradient takes the same way: to the largest entry if that is
-    positive, nowhere otherwise. Only direct neighbours in an ``nn.Sequential`` are exchanged; the module is changed.
+    positive, nowhere otherwise. Only direct neighbours in an ``nn.Sequential`` that runs as a whole are exchanged; the
+    module is changed.
     """
-    for part in module.modules():
-        if not isinstance(part, nn.Sequential):
-            continue
-        for number in range(len(part) - 1):
-            if isinstance(part[number], nn.ReLU) and isinstance(part[number + 1], nn.MaxPool2d):
-                part[number], part[number + 1] = part[number + 1], part[number]
+    for chain in chains_of(module):
+        for number in range(len(chain) - 1):
+            relu, pool = chain[number], chain[number + 1]
+            if not is_exactly(relu, nn.ReLU) or not is_exactly(pool, nn.MaxPool2d) or pool.return_indices:
+                continue
+            # In place, it also changes what it was given, which must then be nobody else's.
+            if not relu.inplace or (number > 0 and is_exactly(chain[number - 1], *_GIVES_NEW_MEMORY)):
+                chain[number], chain[number + 1] = pool, relu
     return module
 
 
+_GIVES_NEW_MEMORY = (nn.Conv2d, nn.BatchNorm2d, nn.GroupNorm)
 LANES = 8
 """Channels that one vector instruction handles; with fewer left over, convolutions and pooling run at half speed."""
 _PASSES_ZEROS = (nn.ReLU, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d, nn.Identity)
@@ -142,7 +192,7 @@ def widened(module: nn.Module) -> nn.Module:
             if before is not None and before.out_channels % LANES and before.out_channels == layer.in_channels:
                 _widen(before, layer, -(-layer.in_channels // LANES) * LANES)
             before = layer
-        elif not isinstance(layer, _PASSES_ZEROS):
+        elif type(layer) not in _PASSES_ZEROS:
             before = None
     return module
 

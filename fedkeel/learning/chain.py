@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedkeel.learning.recognise import layers_of
+
 _LAYERS = (nn.Conv2d, nn.Linear)
 _FRESH = (nn.Conv2d, nn.Linear, nn.MaxPool2d)
 """What gives new memory, which an activation may overwrite."""
@@ -100,22 +102,12 @@ def _settings(layer: nn.Module) -> tuple[Any, ...]:
     return ()
 
 
-def layers_of(module: nn.Module) -> list[nn.Module] | None:
-    """The layers of a module in the order in which they compute, or None if its forward pass may do anything else.
-
-    A layer that stands in several places is named in each.
-    """
-    everything = [m for _, m in module.named_modules(remove_duplicate=False)]
-    if any(type(m).__name__ not in ("Sequential", "Staged") for m in everything if list(m.children())):
-        return None
-    return [m for m in everything if not list(m.children()) and not isinstance(m, nn.Identity)]
-
-
 def recognise(module: nn.Module, parameters: Sequence[nn.Parameter]) -> Chain | None:
     """The module as a chain with convolutions whose parameters are these, or None if it is anything else."""
-    leaves = layers_of(module)
-    if leaves is None:
+    everything = layers_of(module)
+    if everything is None:
         return None
+    leaves = [layer for layer in everything if not isinstance(layer, nn.Identity)]
     numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
     links: list[Link] = []
     before: nn.Module | None = None

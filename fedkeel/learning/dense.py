@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from fedkeel.learning.averaging import Averaging
-from fedkeel.learning.chain import layers_of
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.losses import Loss, cross_entropy
+from fedkeel.learning.recognise import layers_of
 
 _ACTIVATIONS = (nn.ReLU, nn.Tanh)
 REMEMBERED = 2
@@ -285,6 +285,13 @@ def _through(layer: Layer, out: Tensor, error: Tensor) -> Tensor:
     return error
 
 
+def _passes_vectors(layer: nn.Module) -> bool:
+    """Whether a layer does nothing to samples that are vectors already."""
+    if type(layer) is nn.Flatten:
+        return layer.start_dim == 1 and layer.end_dim == -1
+    return type(layer) is nn.Identity
+
+
 def recognise(module: nn.Module, layout: Layout, loss: Loss) -> DenseNet | None:
     """The module as a dense network, or None if it is anything else."""
     if loss is not cross_entropy:
@@ -293,22 +300,22 @@ def recognise(module: nn.Module, layout: Layout, loss: Loss) -> DenseNet | None:
     everything = layers_of(module)
     if everything is None:
         return None
-    leaves = [layer for layer in everything if not isinstance(layer, nn.Flatten)]
-    weights = [id(layer.weight) for layer in leaves if isinstance(layer, nn.Linear)]
-    if len(set(weights)) < len(weights):
-        return None  # a weight in two places has the sum of two gradients
+    leaves = [layer for layer in everything if not _passes_vectors(layer)]
+    tensors = [id(tensor) for layer in leaves for tensor in layer.parameters()]
+    if len(set(tensors)) < len(tensors):
+        return None  # a tensor in two places has the sum of two gradients
     places = {entry.name: slice(entry.start, entry.stop) for entry in layout}
     layers: list[Layer] = []
     for this, following in pairwise([*leaves, None]):
-        if isinstance(this, _ACTIVATIONS):
+        if type(this) in _ACTIVATIONS:
             continue
-        if not isinstance(this, nn.Linear) or not all(p.requires_grad for p in this.parameters()):
+        if type(this) is not nn.Linear or not all(p.requires_grad for p in this.parameters()):
             return None
         prefix = f"{named[id(this)]}." if named[id(this)] else ""
-        activation = type(following) if isinstance(following, _ACTIVATIONS) else None
+        activation = type(following) if following is not None and type(following) in _ACTIVATIONS else None
         bias = places[f"{prefix}bias"] if this.bias is not None else None
         layers.append(Layer(places[f"{prefix}weight"], bias, this.out_features, this.in_features, activation))
-    activations = sum(isinstance(leaf, _ACTIVATIONS) for leaf in leaves)
+    activations = sum(type(leaf) in _ACTIVATIONS for leaf in leaves)
     chained = all(left.outputs == right.inputs for left, right in pairwise(layers))
     if not layers or not chained or activations != sum(layer.activation is not None for layer in layers):
         return None  # two activations in a row, or one before the first layer

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedkeel.errors import invalid
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
+_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
 _CONVS = nn.modules.conv._ConvNd
 
 
@@ -47,6 +47,7 @@ class Layout:
     def __init__(self, entries: tuple[Entry, ...]) -> None:
         self.entries = entries
         self.sizes = [entry.size for entry in entries]
+        self.dtypes = {entry.name: entry.dtype for entry in entries}
         self.d = sum(self.sizes)
 
     @classmethod
@@ -132,6 +133,8 @@ def _entries(module: nn.Module, tensors: list[tuple[str, Tensor]]) -> tuple[Entr
     start = 0
     for name, tensor in tensors:
         owner = name.rpartition(".")[0]
+        if ".parametrizations." in f".{owner}":  # it belongs to the layer whose tensor it makes
+            owner = owner.partition("parametrizations.")[0].rstrip(".")
         layer = layers.setdefault(owner, len(layers))
         entry = Entry(name, start, tuple(tensor.shape), layer, _kind(module.get_submodule(owner)), tensor.dtype)
         entries.append(entry)

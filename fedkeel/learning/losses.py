@@ -28,7 +28,8 @@ def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _arg_max(outputs: Tensor, targets: Tensor) -> Tensor:
-    return outputs.argmax(dim=-1) == targets
+    # The largest of numbers with NaN among them is NaN's place, which is nobody's answer.
+    return (outputs.argmax(dim=-1) == targets) & ~outputs.isnan().any(dim=-1)
 
 
 def _half_squared_hinge(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -38,7 +39,8 @@ def _half_squared_hinge(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _sign(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.reshape(targets.shape) > 0) == (targets > 0)
+    scores = outputs.reshape(targets.shape)
+    return ((scores > 0) == (targets > 0)) & ~scores.isnan()
 
 
 cross_entropy = Loss("cross_entropy", _cross_entropy, _arg_max)

@@ -6,7 +6,6 @@ Everything that trains or is evaluated goes through here. Vectors carry a leadin
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,12 +14,26 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedkeel.errors import ModelError, invalid
+from fedkeel.learning.admission import check_module
 from fedkeel.learning.bound import BoundModule
+from fedkeel.learning.copies import copied
 from fedkeel.learning.dense import recognise
 from fedkeel.learning.drawing import draws_nothing, keyed_if
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.losses import Loss, cross_entropy
+from fedkeel.learning.recognise import layers_of
 from fedkeel.learning.staged import Staged
+from fedkeel.learning.trial import (
+    ON_ACCELERATORS,
+    ROUND_OFF,
+    Answer,
+    Reference,
+    difference,
+    in_last_digits,
+    nudged,
+    reference,
+    same_draws,
+)
 
 
 @dataclass(frozen=True)
@@ -86,21 +99,20 @@ class Net:
     def __init__(self, task: Task, buffers: Tensor, train: bool) -> None:
         self._task = task
         self._module = task._train_module if train else task._eval_module
-        parts = task.buffer_layout.unflatten(buffers)
         # Copies, not views: views share one version counter, and autograd would refuse what BatchNorm writes into one.
-        self._buffers = {name: part.clone() for name, part in parts.items()} if train else parts
+        self._buffers = {name: part.clone() for name, part in task.buffer_layout.unflatten(buffers).items()}
 
     def forward(self, vector: Tensor, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """The output for inputs x [B, ...]; ``start`` and ``stop`` run some stages only (staged models)."""
         named: dict[str, Tensor] = self._task.layout.unflatten(vector)
         named.update(self._typed_buffers())
         if start == 0 and stop is None:
-            outputs: Tensor = functional_call(self._module, named, (x,))
+            outputs: Tensor = functional_call(self._module, named, (self._task.handed(x),))
         else:
             self._task.require_stages()
-            outputs = functional_call(self._module, named, (x,), {"start": start, "stop": stop})
-        for name in self._task.integer_buffers:
-            self._buffers[name] = named[name].to(self._task.dtype)
+            outputs = functional_call(self._module, named, (self._task.handed(x),), {"start": start, "stop": stop})
+        for name in self._buffers:  # which a module may have changed in place or replaced
+            self._buffers[name] = named[name].detach().to(self._task.dtype)
         return outputs
 
     def features(self, vector: Tensor, x: Tensor) -> Tensor:
@@ -114,7 +126,7 @@ class Net:
     def _typed_buffers(self) -> dict[str, Tensor]:
         typed = dict(self._buffers)
         for name in self._task.integer_buffers:
-            typed[name] = self._buffers[name].to(torch.long)
+            typed[name] = self._buffers[name].to(self._task.buffer_layout.dtypes[name])
         return typed
 
 
@@ -163,7 +175,9 @@ class Task:
     ) -> None:
         if dtype not in (torch.float32, torch.float64):
             raise invalid("dtype", "float32 or float64", str(dtype))
-        module = copy.deepcopy(module).to("cpu", dtype)
+        check_module(module, dtype)
+        self._given: nn.Module | None = module  # until ``verify`` has seen that the copies have nothing to do with it
+        module = copied(module).to("cpu", dtype)
         self.loss = loss
         self.dtype = dtype
         self.device = torch.device(device)
@@ -171,16 +185,20 @@ class Task:
         self.layout = Layout.of_parameters(module)
         self.buffer_layout = Layout.of_buffers(module)
         self.integer_buffers = [e.name for e in self.buffer_layout if not e.dtype.is_floating_point]
-        if self.layout.d == 0:
-            raise ModelError(f"the model {type(module).__name__} has no trainable parameter; check requires_grad.")
         self.w0 = self.layout.flatten(dict(module.named_parameters()), dtype)
         self.b0 = self.buffer_layout.flatten(dict(module.named_buffers()), dtype)
         module.to(self.device)
         self._train_module = module.train()
-        self._eval_module = copy.deepcopy(module).eval()
+        self._eval_module = copied(module).eval()
         self._bound = BoundModule(module, self.layout, self.buffer_layout, dtype)
         self.dense = recognise(module, self.layout, loss)
         self.convolutional = any(isinstance(m, nn.Conv2d) for m in module.modules())
+        self.channels_last = self.convolutional
+        """Whether images are to be laid out as convolutions like them."""
+        self.notices: list[str] = []
+        """What ``verify`` found that a person should know."""
+        self._writes_inputs = False
+        self._not_functional = ""
         self.draws_nothing = draws_nothing(module, loss)
         """Whether the model is known to draw no random numbers; of one with code of its own, nobody knows."""
 
@@ -205,7 +223,134 @@ class Task:
 
     def net(self, buffers: Tensor, train: bool) -> Net:
         """One client's model with buffers [m]; its forward passes in training mode advance a copy of them."""
+        if self._not_functional:
+            raise ModelError(self._not_functional)
         return Net(self, buffers, train)
+
+    def handed(self, x: Tensor) -> Tensor:
+        """Inputs as a model may have them: a copy for those that write into them."""
+        return x.clone() if self._writes_inputs else x
+
+    @torch.no_grad()
+    def plain_outputs(self, x: Tensor) -> object:
+        """What the module itself gives for inputs x [B, ...] in evaluation mode: a tensor, if it is a sound model."""
+        with same_draws(self.draws_nothing, self.device):
+            return self.module_at(self.w0, self.b0).to(self.device)(x.clone())
+
+    def verify(self, x: Tensor, y: Tensor, images: Tensor | None = None) -> None:
+        """Compare, before anything is trained, what is computed here with plain torch on samples x [B, ...], y [B].
+
+        ``images`` are the same samples as training will have them, if that is not how x lies in memory. Where value,
+        gradient, buffers or outputs differ by more than round-off, autograd on the module as it was given takes over
+        for good, and a notice says so. What has no right way is refused.
+        """
+        fast = self._verdict(x, y, x if images is None else images)
+        if fast:
+            self.dense, self.channels_last = None, False
+            self._bound = BoundModule(self._train_module, self.layout, self.buffer_layout, self.dtype, plainly=True)
+            self.notices.append(self._plainly(x, y, fast))
+        self._given = None
+
+    def _verdict(self, x: Tensor, y: Tensor, images: Tensor) -> str:
+        """In what the fast ways differ from plain torch; nothing if they do not."""
+        simple = layers_of(self._train_module) is not None  # no forward pass in it but torch's
+        found = ""
+        for seed in range(2):  # since a ReLU may stand so close to zero that round-off turns it
+            point, expected = self._reference(x, y, seed)
+            self._writes_inputs = expected.writes_inputs
+            if expected.always_draws:
+                return "outputs in evaluation, which are random"
+            found = self._difference(point, images, y, expected)
+            if not found and not simple:
+                found = self._difference(point, images, y, expected, self.objective)
+            if found:
+                # Deep networks multiply round-off: see how far a change of the last digits takes plain torch itself.
+                _, shaken = self._reference(x, y, seed, shaken=True)
+                found = self._difference(point, images, y, expected, None, shaken) or (
+                    "" if simple else self._difference(point, images, y, expected, self.objective, shaken)
+                )
+            if not found:
+                break
+        return found
+
+    def _plainly(self, x: Tensor, y: Tensor, fast: str) -> str:
+        """What to tell about a model whose fast way differs, if the plain way does not; else an error."""
+        point, expected = self._reference(x, y, 0)
+        if expected.always_draws:
+            return "the model draws random numbers in evaluation too; it is computed by plain autograd."
+        found = self._difference(point, x, y, expected)
+        if found:
+            if self._differs(self._reference(x, y, 0)[1].answer, expected.answer):
+                return "the model gives other results each time for the same samples; it is computed by plain autograd."
+            raise ModelError(
+                f"the model does not always give the same {found} for the same parameters, buffers and samples; state "
+                "that it keeps elsewhere (attributes, counters) must be a buffer, since every client has its own."
+            )
+        functional = self._difference(point, x, y, expected, self.objective)
+        if functional:
+            self._not_functional = (
+                "this algorithm calls the model as a function of its parameters, which gives another "
+                f"{functional}; the model must take its parameters from its own attributes at every forward pass."
+            )
+        return (
+            f"the fast way to compute this model gave another {fast} than plain autograd, which is used instead: "
+            "the results are right, the rounds take longer."
+        )
+
+    def _reference(self, x: Tensor, y: Tensor, seed: int, shaken: bool = False) -> tuple[Tensor, Reference]:
+        """A point [d] near the start, and what plain torch gives there, in training mode where that can be compared."""
+        w = nudged(self.w0, self.layout, seed)
+        if shaken:
+            w = in_last_digits(w)
+        batch = Batch(x, y)
+
+        def computed(train: bool) -> Reference:
+            def value(outputs: Tensor) -> Tensor:
+                return self._mean_loss(outputs, batch)
+
+            module = self.module_at(w, self.b0).to(self.device)
+            return reference(module, self._given, self.layout, self.buffer_layout, x, value, train, self.draws_nothing)
+
+        try:
+            expected = computed(True)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            expected = computed(False)
+        if expected.draws and not expected.always_draws:
+            expected = computed(False)
+        if self.loss.l2:
+            loss, gradient, *rest = expected.answer
+            penalty = 0.5 * self.loss.l2 * w.square().sum()
+            answer = Answer(loss + penalty.to(loss.device), gradient + self.loss.l2 * w.to(gradient.device), *rest)
+            expected = expected._replace(answer=answer)
+        return w.to(self.device), expected
+
+    def _difference(
+        self,
+        w: Tensor,
+        x: Tensor,
+        y: Tensor,
+        expected: Reference,
+        objective: Objective | None = None,
+        shaken: Reference | None = None,
+    ) -> str:
+        """In what the answer here, or that of the functional call, differs from plain torch's; empty: in nothing."""
+        b = self.b0.to(self.device)
+        batch = Batch(x[None], y[None])
+        try:
+            with same_draws(self.draws_nothing, self.device):
+                gradient, loss, after = self.gradient(w[None], b[None], batch, objective, train=expected.train)
+            with same_draws(self.draws_nothing, self.device), torch.no_grad():
+                outputs = self._outputs(w, b, x) if objective is None else self.net(b, False).forward(w, x)
+        except Exception as error:  # whatever it is, plain torch has no such trouble
+            return f"answer ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
+        answer = Answer(loss[0], gradient[0], after[0], outputs)
+        return self._differs(answer, expected.answer, None if shaken is None else shaken.answer)
+
+    def _differs(self, answer: Answer, expected: Answer, shaken: Answer | None = None) -> str:
+        tolerance = ROUND_OFF[self.dtype] if self.device.type == "cpu" else ON_ACCELERATORS
+        return difference(answer, expected, self.layout, self.buffer_layout, tolerance, shaken)
 
     def gradient(
         self,
@@ -239,7 +384,8 @@ class Task:
 
     def _gradient_of_loss(self, y: Tensor, b: Tensor, one: Batch, train: bool, out: Tensor) -> tuple[Tensor, Tensor]:
         """The plain loss's gradient at one client, written to ``out`` [d]."""
-        value, after = self._bound.gradient(y, b, one.x, lambda outputs: self._mean_loss(outputs, one), train, out)
+        x = self.handed(one.x)
+        value, after = self._bound.gradient(y, b, x, lambda outputs: self._mean_loss(outputs, one), train, out)
         if self.loss.l2:
             out.add_(y, alpha=self._l2_share(one))
             value = value + 0.5 * self._l2_share(one) * y.square().sum()
@@ -300,10 +446,13 @@ class Task:
         """The model on one part of the samples; what it draws follows from the seed, if there is one."""
         w, b = w.to(self.device), b.to(self.device)
         with keyed_if(seed, self.device):
-            outputs = self._bound.outputs(w, b, x) if self.dense is None else self.dense.logits(w, x)
+            outputs = self._outputs(w, b, x)
             hits = int(self.loss.correct(outputs, y).sum())
             # Summed in main memory, since not every accelerator has double precision.
             return Marks(hits, float(self.loss.per_sample(outputs, y).cpu().sum(dtype=torch.float64)), len(y))
+
+    def _outputs(self, w: Tensor, b: Tensor, x: Tensor) -> Tensor:
+        return self._bound.outputs(w, b, self.handed(x)) if self.dense is None else self.dense.logits(w, x)
 
     def score(self, w: Tensor, marks: Sequence[Marks]) -> Score:
         """The parts' marks, in the order of the parts, as one score."""
@@ -311,13 +460,25 @@ class Task:
         loss = sum(part.loss for part in marks) / n + 0.5 * self.loss.l2 * float(w.double().square().sum())
         return Score(sum(part.hits for part in marks) / n, loss, n)
 
+    @torch.no_grad()
     def state_dict(self, w: Tensor, b: Tensor) -> dict[str, Tensor]:
-        """The model as ``torch.nn.Module.load_state_dict`` takes it."""
-        named = {name: part.clone() for name, part in self.layout.unflatten(w).items()}
-        for entry in self.buffer_layout:
-            part = b[entry.start : entry.stop].view(entry.shape)
-            named[entry.name] = part.round().to(entry.dtype) if entry.name in self.integer_buffers else part.clone()
-        return {name: named.get(name, tensor.cpu()) for name, tensor in self._train_module.state_dict().items()}
+        """The model as ``torch.nn.Module.load_state_dict`` takes it: every name with memory of its own."""
+        module = self.module_at(w, b)
+        return {
+            name: value.detach().clone() if isinstance(value, Tensor) else value
+            for name, value in module.state_dict().items()
+        }
+
+    @torch.no_grad()
+    def module_at(self, w: Tensor, b: Tensor) -> nn.Module:
+        """A copy of the module with these parameters [d] and buffers [m], in main memory and evaluation mode."""
+        module = copied(self._eval_module).to("cpu")
+        parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        for name, part in self.layout.unflatten(w).items():
+            parameters[name].copy_(part)
+        for name, part in self.buffer_layout.unflatten(b).items():
+            buffers[name].copy_(part.round() if name in self.integer_buffers else part)
+        return module
 
 
 def _stack(rows: list[Tensor]) -> Tensor:

@@ -71,6 +71,12 @@ def export_model(simulation: Simulation, state: RunState, path: Path) -> None:
             f"the model cannot be written to {path}: there is no folder {path.parent}; make it first, or choose "
             "another path."
         )
+    for name, value in tensors.items():
+        if not isinstance(value, torch.Tensor):
+            raise ModelError(
+                f"the model's {name!r} is {type(value).__name__}, not a tensor; safetensors has no place for it: "
+                "use state_dict() and save it yourself, or return a tensor from get_extra_state."
+            )
     try:
         with replacing(path) as temporary:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)

@@ -1,0 +1,87 @@
+"""Which modules can be trained as functions of one flat vector, said before any of them is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from fedkeel.errors import ModelError, invalid
+
+Named = Iterable[tuple[str, Tensor]]
+
+
+def check_module(module: object, dtype: torch.dtype) -> None:
+    """Refuse what a flat vector of ``dtype`` cannot stand for, or what would not survive a copy."""
+    if not isinstance(module, nn.Module):
+        hint = "Give the object, not its class: Net() instead of Net." if isinstance(module, type) else ""
+        raise invalid("model", "a torch.nn.Module", module, hint)
+    parameters, buffers = list(module.named_parameters()), list(module.named_buffers())
+    for name, tensor in [*parameters, *buffers]:
+        if is_lazy(tensor):
+            raise ModelError(
+                f"the model's {name!r} has no shape yet; run one forward pass through its lazy layers first."
+            )
+        if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
+            what = "quantised" if tensor.is_quantized else "complex" if tensor.is_complex() else "sparse"
+            raise ModelError(f"the model's {name!r} is {what}; only dense tensors of real numbers can be trained.")
+    trained = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
+    if not sum(parameter.numel() for _, parameter in trained):
+        raise ModelError(f"the model {type(module).__name__} has no trainable parameter; check requires_grad.")
+    _check_gradient_hooks(trained)
+    _check_memory(trained, [*((n, p) for n, p in parameters if not p.requires_grad), *buffers])
+    for name, buffer in buffers:
+        check_exact(name, buffer, dtype)
+
+
+def check_exact(name: str, buffer: Tensor, dtype: torch.dtype) -> None:
+    """Refuse an integer buffer with numbers that the flat vector of buffers would round."""
+    if buffer.is_floating_point() or buffer.dtype == torch.bool or buffer.element_size() < dtype.itemsize:
+        return
+    limit = 2 ** (24 if dtype == torch.float32 else 53)
+    if buffer.numel() and int(buffer.to(torch.int64).abs().max()) > limit:
+        instead = "train in float64 (training.dtype), or " if dtype == torch.float32 else ""
+        raise ModelError(
+            f"the model's buffer {name!r} holds integers beyond {limit:,}, which {_text(dtype)} would round; {instead}"
+            "keep them in a plain attribute instead of a buffer."
+        )
+
+
+def _check_gradient_hooks(trained: Named) -> None:
+    for name, parameter in trained:
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise ModelError(
+                f"the model's parameter {name!r} has a gradient hook, which is lost when the model is copied for "
+                "its clients; put what it does into the forward pass or a parametrisation."
+            )
+
+
+def _check_memory(trained: Named, others: Named) -> None:
+    """Two tensors may be one object under two names; overlapping memory of two objects would come apart."""
+    together: dict[int, list[tuple[int, int, str, bool]]] = {}
+    for tensors, is_trained in ((trained, True), (others, False)):
+        for name, tensor in tensors:
+            memory = tensor.untyped_storage().data_ptr()
+            together.setdefault(memory, []).append((*_extent(tensor), name, is_trained))
+    for neighbours in together.values():
+        for (start, stop, name, one), (other_start, other_stop, other, two) in combinations(neighbours, 2):
+            if max(start, other_start) < min(stop, other_stop) and (one or two):
+                raise ModelError(
+                    f"the model's {name!r} and {other!r} overlap in memory without being one tensor; "
+                    "tie them as one nn.Parameter under both names, or clone one of them."
+                )
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """The first byte of a tensor in its memory, and the one after its last."""
+    first = tensor.storage_offset()
+    spans = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    last = first + sum(spans) + 1 if tensor.numel() else first
+    return int(first * tensor.element_size()), int(last * tensor.element_size())
+
+
+def _text(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
