@@ -25,6 +25,7 @@ from fedkeel.engine.simulation import RunState, Simulation
 from fedkeel.engine.threads import torch_threads
 from fedkeel.errors import FedkeelError, InputError, invalid
 from fedkeel.learning.losses import Loss
+from fedkeel.notices import heard_by
 from fedkeel.runs import directory as run_directory
 from fedkeel.runs import machine
 from fedkeel.runs.fit import check_fits
@@ -177,8 +178,9 @@ def _run(
                 f"{directory} already holds a run; continue it with --resume, or choose another directory with --out."
             )
         try:
-            _choose_executor(simulation, store, state)
-            state, history = _executed(experiment, simulation, store, state, history, watch, stop)
+            with heard_by(store.event):
+                _choose_executor(simulation, store, state)
+                state, history = _executed(experiment, simulation, store, state, history, watch, stop)
             if state.t < experiment.training.rounds:
                 store.event("stopped", f"asked to stop after round {state.t} of {experiment.training.rounds}")
                 raise StoppedError(directory, state.t, experiment.training.rounds)

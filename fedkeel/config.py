@@ -15,9 +15,10 @@ from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.algorithms.validate import checked, sentence
 from fedkeel.data.partitions import RULES
 from fedkeel.data.sources import SOURCES
-from fedkeel.engine.choice import NAMES
+from fedkeel.engine.choice import MOST_WORKERS, NAMES
 from fedkeel.engine.faults import check_needs
 from fedkeel.engine.settings import Faults, Training
+from fedkeel.engine.threads import MOST_THREADS
 from fedkeel.errors import DataError, InputError, unknown
 from fedkeel.learning import models
 from fedkeel.runs.runner import Evaluation
@@ -70,8 +71,8 @@ class RunConfig(BaseModel):
         description="how clients are computed: serial, pool (worker processes), stacked (groups of clients as one "
         "computation, in worker processes), or auto (whichever a short trial finds fastest)",
     )
-    workers: int | None = Field(None, ge=1, description="worker processes; absent: one per core")
-    threads: int = Field(1, ge=1, description="threads of torch in this process")
+    workers: int | None = Field(None, ge=1, le=MOST_WORKERS, description="worker processes; absent: one per core")
+    threads: int = Field(1, ge=1, le=MOST_THREADS, description="threads of torch in this process")
     device: str = Field("cpu", description="where clients compute: cpu, cuda, cuda:1, …, or mps")
     memory_mb: int | None = Field(
         None, ge=0, description="MB of clients' vectors kept in memory, further ones on disk; absent: a quarter of it"

@@ -93,3 +93,14 @@ def test_a_runs_budget_folder_and_threads_end_with_it(tmp_path: Path) -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("field", ["threads", "workers"])
+@pytest.mark.parametrize("count", [-3, 0, 1025, 100_000])
+def test_absurd_numbers_of_threads_and_workers_are_refused(field: str, count: int) -> None:
+    """A hundred thousand threads end in a segmentation fault, minus three workers never end."""
+    with pytest.raises(InputError, match=rf"run\.{field} must be .*, got {count}"):
+        config.expand({"run": {field: count}}, [])
+    fed = fk.data.load("mnist5k").partition("iid", clients=4, seed=0)
+    with pytest.raises(InputError, match=rf"{field} must be .*, got {count}"):
+        fk.train("fedavg", data=fed, model="logistic", rounds=1, steps=1, **{field: count})  # type: ignore[arg-type]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedkeel.errors import FedkeelError
+from fedkeel.notices import FedkeelWarning
 
 app = typer.Typer(
     name="fedkeel",
@@ -21,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+_show_warning = warnings.showwarning
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", envvar="FEDKEEL_DATA", help="Folder with data files, looked in first.")
@@ -31,6 +34,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only."
 
 def run() -> None:
     """Entry point: a user's mistake becomes one sentence and exit code 2, never a traceback."""
+    warnings.showwarning = _warn
     try:
         app()
     except FedkeelError as error:
@@ -41,6 +45,14 @@ def run() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
+
+
+def _warn(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """Our own warnings are sentences for people; where in the source they arose does not matter."""
+    if issubclass(category, FedkeelWarning):
+        print(f"fedkeel: warning: {message}", file=sys.stderr)
+    else:
+        _show_warning(message, category, *place, **more)
 
 
 def _version(wanted: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,18 +13,22 @@ from torch import Tensor
 from fedkeel.engine.devices import CPU
 from fedkeel.engine.executors import Executor, Job, Outcome, Serial, train_one, train_together
 from fedkeel.engine.grouping import can_stack, groups
-from fedkeel.engine.pool import Pool
+from fedkeel.engine.pool import Pool, PoolError
 from fedkeel.engine.samples import Samples, Scored
 from fedkeel.errors import invalid, unknown
 from fedkeel.learning.task import Score, Seeds, Task
+from fedkeel.notices import notice
 from fedkeel.system import cores
 
+T = TypeVar("T")
 NAMES = ("auto", "serial", "pool", "stacked")
 WORTH = 1.15
 """Stacking has to be this much faster than one client after the other, which has the bits of ``serial``."""
 SHORT = 0.01
 """Seconds: rounds shorter than this stay in one process, since handing work over would take as long."""
 TRIAL_STEPS = 8
+MOST_WORKERS = 1024
+"""Beyond this a number of processes is a slip of the keyboard."""
 
 
 def make_executor(name: str, workers: int | None = None, device: torch.device = CPU) -> Executor:
@@ -32,6 +36,8 @@ def make_executor(name: str, workers: int | None = None, device: torch.device = 
 
     An accelerator is driven by one process, which may stack clients.
     """
+    if workers is not None and not 0 < workers <= MOST_WORKERS:
+        raise invalid("workers", f"a whole number from 1 to {MOST_WORKERS}", workers, "Absent: one per core.")
     if device.type != "cpu":
         if name == "pool" or (workers or 1) > 1:
             got = "several workers" if name != "pool" else "pool"
@@ -90,13 +96,24 @@ class Auto:
     def run(self, job: Job) -> Outcome:
         if self._executor is None:
             self.choose(job)
-        assert self._executor is not None
-        return self._executor.run(job)
+        return self._attempted(lambda executor: executor.run(job))
 
     def evaluate(
         self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test", seeds: Seeds | None = None
     ) -> Score:
-        return (self._executor or Serial()).evaluate(task, samples, w, b, on, seeds)
+        return self._attempted(lambda executor: executor.evaluate(task, samples, w, b, on, seeds))
+
+    def _attempted(self, work: Callable[[Executor], T]) -> T:
+        """Where no worker processes can be had, this one computes the same."""
+        executor = self._executor or Serial()
+        try:
+            return work(executor)
+        except PoolError as error:
+            if not isinstance(executor, Pool):
+                raise
+            executor.stay_here()
+            notice("executor", f"{error} From here on one process computes everything, to the same results.")
+            return work(executor)
 
     def describe(self) -> str:
         if self.choice is None or self._executor is None:

@@ -5,20 +5,24 @@ modules and losses included, and nothing has to be pickled. Broadcast, client st
 through the pipes go only names, places and small numbers. Whoever is free takes the next unit of work. For ``pool``
 that is one client, so that the bits are those of ``serial`` for any number of workers; for ``stacked`` a group of
 similar clients as one computation. Parts of the test set come last: they are short, and fill the time in which others
-still train. A worker that dies is replaced, and its units are computed again.
+still train. A worker that dies or is stopped is replaced, and its units are computed again.
 """
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
+import time
+import weakref
 from collections import deque
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -31,9 +35,12 @@ from fedkeel.engine.executors import Job, Outcome, examined, gather, train_group
 from fedkeel.engine.grouping import groups
 from fedkeel.engine.samples import Samples, Scored
 from fedkeel.engine.threads import one_thread
+from fedkeel.engine.watchdog import PATIENCE, Watchdog
+from fedkeel.engine.worker_errors import Failure, failure_of
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.learning.task import Score, Seeds, Task
-from fedkeel.system import cores
+from fedkeel.notices import notice
+from fedkeel.system import ProcessLock, cores
 
 SPARE = 4
 """Arenas reserve this many times what the first round needs; what is not written costs nothing."""
@@ -41,10 +48,23 @@ ATTEMPTS = 3
 """How often a command is tried before a round is given up because its worker keeps dying."""
 AHEAD = 2
 """Commands that a worker may have at a time: with one only, it would sleep from its answer to the next."""
+GRACE = 5.0
+"""Seconds that idle workers have to leave by themselves."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Sent to a whole group of processes; the parent decides what they mean."""
+
+_forking = ProcessLock()
+_ends: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""This process's ends of all pipes to workers. Every worker closes its copies of them: as long as one is open anywhere,
+the worker at the other end does not notice that its parent is gone."""
 
 
 class WorkerDiedError(FedkeelError):
     """A worker process was killed again and again on the same clients."""
+
+
+class PoolError(FedkeelError):
+    """Worker processes cannot be started here."""
 
 
 @dataclass
@@ -91,7 +111,7 @@ class Mark:
 class Pool:
     """Worker processes that live as long as the executor; ``workers`` defaults to one per core."""
 
-    def __init__(self, workers: int | None = None, stack: bool = False) -> None:
+    def __init__(self, workers: int | None = None, stack: bool = False, patience: float = PATIENCE) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise InputError("worker processes need a system with fork (Linux, macOS); use run.executor = 'serial'.")
         self.name = "stacked" if stack else "pool"
@@ -103,10 +123,20 @@ class Pool:
         self._job: Job | None = None
         self._orders = Arena(1)
         self._results = Arena(1)
+        self._watchdog = Watchdog(patience)
+        self._owner = os.getpid()
+        self._here = False
+        # Where nobody closes it, at the end of the program; before Python waits for its children.
+        Finalize(self, _let_go, (self._workers,), exitpriority=100)
 
     @property
     def shares(self) -> bool:
-        return self.count > 1
+        return self.count > 1 and not self._here
+
+    def stay_here(self) -> None:
+        """From now on compute everything in this process, with the same bits."""
+        self.close()
+        self._here = True
 
     def keep(self, lanes: int) -> None:
         if self._may_keep:
@@ -114,8 +144,9 @@ class Pool:
 
     def run(self, job: Job) -> Outcome:
         """Train every client of the job; the outcome may lie in memory that the next call overwrites."""
+        self._disown()
         units = groups(job, self.lanes) if self._stack else _one_by_one(job)
-        if len(units) == 1 or self.lanes == 1:
+        if self._here or len(units) == 1 or self.lanes == 1:
             with self._as_workers_do():
                 outcomes = [train_group(job, rows) for rows in units]
                 return examined(job, gather(outcomes, [i for rows in units for i in rows]))
@@ -135,6 +166,7 @@ class Pool:
         """The samples in parts, dealt to the workers; the parts and the order of their sums are always the same."""
         x, y = samples.to_score(on)
         parts = task.sheets(len(x))
+        self._disown()
         if self._job is None or self._job.task is not task or self._job.samples is not samples or len(parts) == 1:
             with self._as_workers_do():
                 return task.evaluate(w, b, x, y, seeds)
@@ -147,37 +179,62 @@ class Pool:
         return nullcontext() if self.lanes == 1 else one_thread()
 
     def describe(self) -> str:
+        if self._here:
+            return f"{self.name} in one process"
         return f"{self.name}, {self.count} worker{'s' if self.count > 1 else ''}"
 
     def close(self) -> None:
         """Let the workers go."""
-        for worker in self._workers:
-            worker.pipe.close()
-            worker.process.join(timeout=5)
-            if worker.process.exitcode is None:
-                worker.process.kill()  # still at a client that nobody waits for
-        self._workers = []
+        self._disown()
         self._job = None
+        _let_go(self._workers)
+
+    def _disown(self) -> None:
+        """In a process that was forked from the owner: its workers are not ours, and answer to somebody else."""
+        if self._owner != os.getpid():
+            self._owner, self._job = os.getpid(), None
+            self._workers.clear()
 
     def _start(self, job: Job, units: list[list[int]], down: int, up: int) -> None:
         self.close()
+        if multiprocessing.current_process().daemon:
+            raise PoolError(
+                "worker processes cannot be started from a worker process such as those of multiprocessing.Pool; use "
+                "the executor 'auto' or 'serial' there."
+            )
         job.samples.prepare_all()  # before the fork, so that all workers share one copy
-        # Workers see a round's own values by its order; those of this one need not be kept for as long as they live.
-        self._job, self._orders = replace(job, states={}, exam=()), Arena(down)
-        self._results = Arena(up, len(units))
-        for _ in range(min(self.count, len(units))):
-            self._workers.append(self._fork())
+        wanted = min(self.count, len(units))
+        try:
+            # Workers see a round's own values by its order; those of this one need not be kept as long as they live.
+            self._job, self._orders = replace(job, states={}, exam=()), Arena(down)
+            self._results = Arena(up, len(units))
+            for _ in range(wanted):
+                self._workers.append(self._fork())
+        except BaseException as error:
+            started = len(self._workers)
+            self.close()
+            if not _lacks_resources(error):
+                raise
+            raise PoolError(
+                f"only {started} of {wanted} worker processes could be started: {_reason(error)}; try fewer workers "
+                "(run.workers) or run.executor = 'serial', or allow more processes, open files or memory."
+            ) from None
 
     def _fork(self) -> Worker:
         context = multiprocessing.get_context("fork")
-        here, there = context.Pipe()
         assert self._job is not None
-        others = [worker.pipe for worker in self._workers]
-        process = context.Process(
-            target=_work, args=(there, [here, *others], self._job, self._orders, self._results), daemon=True
-        )
-        process.start()
-        there.close()
+        with _forking.held(), _signals_wait():
+            here, there = context.Pipe()
+            _ends.add(here)
+            try:
+                arguments = (there, self._job, self._orders, self._results)
+                process = context.Process(target=_work, args=arguments, daemon=True)
+                process.start()
+            except BaseException:
+                here.close()
+                raise
+            finally:
+                there.close()
         return Worker(process, here)
 
     def _round(self, job: Job, units: list[list[int]]) -> Outcome:
@@ -202,22 +259,42 @@ class Pool:
 
     def _carried_out(self, commands: Sequence[Train | Mark]) -> list[Any]:
         """The workers' answers to all commands, whoever gives them. All ``Train`` must have one and the same order."""
+        try:
+            return self._answers(commands)
+        except BaseException:
+            # Workers may still be at it, and must not answer to what is asked next; that starts afresh.
+            self.close()
+            raise
+
+    def _answers(self, commands: Sequence[Train | Mark]) -> list[Any]:
         waiting = deque(range(len(commands)))
         tries = [0] * len(commands)
         answers: dict[int, Any] = {}
         for worker in self._workers:
             worker.at.clear()
             worker.informed = False
+        self._watchdog.restart()
         while len(answers) < len(commands):
             for depth in range(1, AHEAD + 1):
                 for number in range(len(self._workers)):
                     if len(self._workers[number].at) < depth:
                         self._supply(number, commands, waiting, tries)
-            ready = wait([worker.pipe for worker in self._workers if worker.at])
+            ready = wait([worker.pipe for worker in self._workers if worker.at], self._watchdog.interval)
             for number, worker in enumerate(self._workers):
                 if worker.pipe in ready:
                     self._collect(number, commands, answers, waiting, tries)
+            if self._watchdog.is_due():
+                self._look_after(commands, waiting, tries)
         return [answers[number] for number in range(len(commands))]
+
+    def _look_after(self, commands: Sequence[Train | Mark], waiting: deque[int], tries: list[int]) -> None:
+        """Replace the workers that do not work."""
+        busy = {worker.process.pid or 0: number for number, worker in enumerate(self._workers) if worker.at}
+        for pid, wrong in self._watchdog.complaints(list(busy)).items():
+            worker = self._workers[busy[pid]]
+            notice("worker", f"worker process {pid}, {_purpose(commands[worker.at[0]])}, {wrong}; another takes over.")
+            worker.process.kill()
+            self._replace(busy[pid], commands, waiting, tries)
 
     def _supply(self, number: int, commands: Sequence[Train | Mark], waiting: deque[int], tries: list[int]) -> None:
         """Give a worker its next command; one ahead, so that it need not wait, only while there is plenty for all."""
@@ -249,9 +326,8 @@ class Pool:
         except (EOFError, OSError):
             self._replace(number, commands, waiting, tries)
             return
-        if isinstance(answer, BaseException):
-            self.close()  # others may still be writing; the next round starts afresh
-            raise answer
+        if isinstance(answer, Failure):
+            answer.raise_again(_purpose(commands[worker.at[0]]))
         answers[worker.at.popleft()] = answer
 
     def _replace(self, number: int, commands: Sequence[Train | Mark], waiting: deque[int], tries: list[int]) -> None:
@@ -261,14 +337,21 @@ class Pool:
         worker.pipe.close()
         worker.process.join(timeout=5)
         if tries[worker.at[0]] >= ATTEMPTS:
-            self.close()
             raise WorkerDiedError(
                 f"the worker process {_purpose(commands[worker.at[0]])} died {ATTEMPTS} times "
                 f"(exit code {worker.process.exitcode}); it may need more memory than there is: "
                 "try fewer workers (run.workers) or run.executor = 'serial'."
             )
         waiting.extendleft(reversed(worker.at))
-        self._workers[number] = self._fork()
+        try:
+            self._workers[number] = self._fork()
+        except (OSError, MemoryError) as error:
+            if not _lacks_resources(error):
+                raise
+            raise PoolError(
+                f"a worker process died and no other could be started: {_reason(error)}; try fewer workers "
+                "(run.workers) or run.executor = 'serial', or allow more processes, open files or memory."
+            ) from None
 
 
 def _purpose(command: Train | Mark) -> str:
@@ -284,12 +367,13 @@ def _one_by_one(job: Job) -> list[list[int]]:
     return [[i] for i in sorted(range(len(job.clients.ids)), key=lambda i: -int(job.steps[i]))]
 
 
-def _work(pipe: Connection, inherited: list[Connection], job: Job, orders: Arena, results: Arena) -> None:
+def _work(pipe: Connection, job: Job, orders: Arena, results: Arena) -> None:
     """A worker's life: one unit after the other, until the pipe closes."""
-    for other in inherited:
-        other.close()  # so that the parent's end is the only one, and its closing is noticed
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the parent decides what it means
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    for end in list(_ends):
+        end.close()  # so that the parent's end is the only one, and its closing is noticed
     torch.set_num_threads(1)
     while True:
         try:
@@ -302,14 +386,49 @@ def _work(pipe: Connection, inherited: list[Connection], job: Job, orders: Arena
             if isinstance(command, Train) and command.order is not None:
                 job = _as_job(job, command.order, orders)
             answer: Any = _done(command, job, orders, results)
-        except Exception as error:
-            answer = error
+        except BaseException as error:  # also sys.exit() in somebody's model: the parent decides
+            answer = failure_of(error)
         try:
             pipe.send(answer)
         except OSError:  # the parent is gone
             os._exit(0)
-        except (TypeError, AttributeError, ValueError):  # an exception that cannot be sent
-            pipe.send(RuntimeError(f"{type(answer).__name__}: {answer}"))
+
+
+def _let_go(workers: list[Worker]) -> None:
+    """Let workers end, and wait until they have; the list is empty then."""
+    give_up = time.monotonic() + GRACE
+    try:
+        for worker in workers:
+            worker.pipe.close()
+            if worker.at:
+                worker.process.kill()  # still at a client that nobody waits for
+        for worker in workers:
+            worker.process.join(max(0.0, give_up - time.monotonic()))
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.join()
+        workers.clear()
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Ctrl-C comes after the block: a new worker must not take its parent's way of stopping before it has its own."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _lacks_resources(error: BaseException) -> bool:
+    """Whether the system has no more processes, memory or descriptors to give."""
+    wants = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EPERM)
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in wants)
+
+
+def _reason(error: BaseException) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or "Cannot allocate memory"
 
 
 def _done(command: Train | Mark, job: Job, orders: Arena, results: Arena) -> Any:

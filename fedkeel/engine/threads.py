@@ -7,9 +7,11 @@ from contextlib import contextmanager
 
 import torch
 
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, invalid
 from fedkeel.system import ProcessLock
 
+MOST_THREADS = 1024
+"""With a hundred thousand of them the process breaks down."""
 _SHARED = ProcessLock()
 _at_work: list[int] = []
 """The threads of each run that goes on."""
@@ -24,6 +26,8 @@ def torch_threads(count: int) -> Iterator[None]:
     The number decides bits, and belongs to the whole process: runs that go on at the same time must agree on it.
     """
     global _found
+    if not 0 < count <= MOST_THREADS:
+        raise invalid("threads", f"a whole number from 1 to {MOST_THREADS}", count)
     with _SHARED.held():
         if any(count != other for other in _at_work):
             raise InputError(
