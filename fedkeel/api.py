@@ -18,16 +18,17 @@ from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.algorithms.row_memory import remember_within
 from fedkeel.algorithms.validate import checked
 from fedkeel.data import Federation
+from fedkeel.effects import check_batches
 from fedkeel.engine import devices
 from fedkeel.engine.choice import Auto, make_executor
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.simulation import RunState, Simulation
 from fedkeel.engine.threads import torch_threads
-from fedkeel.errors import FedkeelError, InputError, invalid
+from fedkeel.errors import FedkeelError, InputError, check_seed, invalid
 from fedkeel.learning.losses import Loss
 from fedkeel.notices import heard_by
 from fedkeel.runs import directory as run_directory
-from fedkeel.runs import machine
+from fedkeel.runs import machine, same_data
 from fedkeel.runs.fit import check_fits
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.history import History
@@ -110,11 +111,13 @@ def train(
     clients compute: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
     """
     _require_federation(data)
+    seed = check_seed("seed", seed)
     if isinstance(algorithm, str):
         algorithm = make_algorithm(algorithm, **(params or {}))
     elif params:
         raise InputError("params go with the name of an algorithm; an Algorithm object has its own already.")
     settings = checked("training", Training, training)
+    check_batches(settings, data)
     if not isinstance(faults, Faults):
         faults = checked("faults", Faults, faults or {})
     place = devices.find(device)
@@ -205,11 +208,27 @@ def _started(
     configuration, version = config.dump(experiment), f"fedkeel {__version__}"
     if fork is None:
         run_directory.describe(directory, configuration)
-        return Store.create(directory, configuration, text=version), None, None
+        return _with_data(Store.create(directory, configuration, text=version), simulation, None), None, None
     with closing(Store.reading(fork.directory)) as source:
         state, history = fork.read(source, simulation)
+        before = changes.stored(source.configuration(), fork.directory)
+        asked = fork.other_data or changes.asks_for_other_data(before, experiment)
+        other = same_data.check_forked(source, simulation.federation, asked)
         run_directory.describe(directory, configuration)
-        return Store.create(directory, configuration, (source, state), version), state, history
+        store = Store.create(directory, configuration, (source, state), version)
+        return _with_data(store, simulation, other), state, history
+
+
+def _with_data(store: Store, simulation: Simulation, other: str | None) -> Store:
+    """Keep in a new store what its data are, and say in its diary where they are other than its parent's."""
+    try:
+        same_data.record(store, simulation.federation)
+        if other is not None:
+            store.event("changed", other)
+    except FedkeelError:
+        store.close()
+        raise
+    return store
 
 
 def _resumed(
@@ -222,6 +241,8 @@ def _resumed(
         state = store.read_state()
         if state is not None:
             check_fits(simulation, state, history, f"the run in {directory}")
+        changes.check_shadow(before, experiment, directory, known=same_data.recorded(store) is not None)
+        same_data.check_resumed(store, simulation.federation)
         text = config.dump(experiment)
         if found:
             store.change_configuration(text, [str(change) for change in found])

@@ -10,12 +10,13 @@ from torch import nn
 from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.config import Experiment
 from fedkeel.data import Dataset, Federation, from_npz_folder, load
+from fedkeel.data.sources import is_path
+from fedkeel.effects import check_batches, check_data
 from fedkeel.engine import devices
 from fedkeel.engine.choice import make_executor
 from fedkeel.engine.devices import CPU
 from fedkeel.engine.randomness import Purpose, torch_seed
 from fedkeel.engine.simulation import Simulation
-from fedkeel.errors import InputError
 from fedkeel.learning import models
 from fedkeel.learning.drawing import keyed
 from fedkeel.learning.losses import Loss, cross_entropy
@@ -26,8 +27,9 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 def make_federation(experiment: Experiment, data_dir: Path | None = None) -> Federation:
     """The data of an experiment, dealt to its clients."""
+    check_data(experiment)
     data = experiment.data
-    if "/" in data.name or Path(data.name).is_dir():
+    if is_path(data.name):
         federation = from_npz_folder(Path(data.name))
         return federation.hold_out(data.validation, experiment.seed) if data.validation else federation
     loaded = load(data.name, data_dir, data.normalise, data.augment, data.subset_ok, **(data.model_extra or {}))
@@ -35,11 +37,6 @@ def make_federation(experiment: Experiment, data_dir: Path | None = None) -> Fed
         partition = experiment.partition
         seed = experiment.seed if partition.seed is None else partition.seed
         loaded = loaded.partition(partition.rule, partition.clients, seed, **(partition.model_extra or {}))
-    elif experiment.partition.model_fields_set:
-        raise InputError(
-            f"partition must be absent for {data.name}, whose clients come with the data, "
-            f"got {', '.join(sorted(experiment.partition.model_fields_set))}; remove the [partition] table."
-        )
     return loaded.hold_out(data.validation, experiment.seed) if data.validation else loaded
 
 
@@ -70,6 +67,7 @@ def make_simulation(
 ) -> Simulation:
     """Everything that an experiment names, put together."""
     federation = federation or make_federation(experiment, data_dir)
+    check_batches(experiment.training, federation)
     model_seed = experiment.seed if experiment.model.seed is None else experiment.model.seed
     device = devices.find(experiment.run.device)
     dtype = DTYPES[experiment.training.dtype]

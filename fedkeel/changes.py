@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedkeel.config import Experiment
+from fedkeel.data.sources import SOURCES, brings_clients, is_path
 from fedkeel.errors import DataError, InputError
 
 SAME_BITS = ("serial", "pool")
@@ -43,7 +45,10 @@ def stored(text: str, directory: Path) -> Experiment:
 
 def changes(was: Experiment, asked: Experiment) -> list[Change]:
     """Every field that differs, in the order of the schema."""
-    before, now = _flat(was.model_dump()), _flat(asked.model_dump())
+    before, now = was.model_dump(), asked.model_dump()
+    if brings_clients(was.data.name) or brings_clients(asked.data.name):  # then no rule has, or had, a say
+        before.pop("partition"), now.pop("partition")
+    before, now = _flat(before), _flat(now)
     return [Change(f, before.get(f), now.get(f)) for f in before | now if before.get(f) != now.get(f)]
 
 
@@ -60,9 +65,36 @@ def allowed(was: Experiment, asked: Experiment, done: int, directory: Path) -> l
     return found
 
 
+def asks_for_other_data(was: Experiment, asked: Experiment) -> bool:
+    """Whether a configuration names other data than another one, or deals them otherwise."""
+    fields = [change.field for change in changes(was, asked)]
+    return any(field == "seed" or field.startswith(("data.", "partition.")) for field in fields)
+
+
+def check_shadow(was: Experiment, asked: Experiment, directory: Path, known: bool) -> None:
+    """Refuse to guess what a name meant to a version for which a folder took the place of a built-in set.
+
+    ``known`` says that the run has digests of its data, which decide the question.
+    """
+    name = asked.data.name
+    if not known and was.data.name == name and name in SOURCES and Path(name).is_dir():
+        raise InputError(
+            f"the run in {directory} was begun by a version that took the folder ./{name} for the built-in data set "
+            f"{name}; go on with data.name = './{name}' if it was trained on that folder, or move the folder away."
+        )
+
+
+def _same_folder(change: Change) -> bool:
+    """``./sites`` is what earlier versions let one write as ``sites``, even where that was a built-in name."""
+    was, asked = str(change.was), str(change.asked)
+    return is_path(asked) and os.path.normpath(was) == os.path.normpath(asked)
+
+
 def _is_free(change: Change, was: Experiment, asked: Experiment, done: int) -> bool:
     if change.field == "training.rounds":
         return asked.training.rounds >= done
+    if change.field == "data.name":
+        return _same_folder(change)
     if change.field == "run.executor":
         return {was.run.executor, asked.run.executor} <= set(SAME_BITS) and was.run.threads == asked.run.threads == 1
     if change.field == "run.workers":  # which decides how many clients are computed together, where they are

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.algorithms.validate import checked, sentence
 from fedkeel.data.partitions import RULES
-from fedkeel.data.sources import SOURCES
+from fedkeel.data.sources import brings_clients
+from fedkeel.effects import check_effects
 from fedkeel.engine.choice import MOST_WORKERS, NAMES
 from fedkeel.engine.faults import check_needs
 from fedkeel.engine.settings import Faults, Training
@@ -23,13 +26,24 @@ from fedkeel.errors import DataError, InputError, unknown
 from fedkeel.learning import models
 from fedkeel.runs.runner import Evaluation
 
+MOST_RUNS = 10_000
+"""Of one sweep; more are a slip, and would fill memory before the first one starts."""
+DEEPEST = 20
+"""Levels of tables in tables; an experiment has three."""
+LARGEST_FILE = 1 << 20
+"""Bytes of an experiment file."""
+SEEDS = 2**63
+"""Seeds are below this: the generators take no more without cutting something off."""
+
 
 class DataConfig(BaseModel):
     """Which data; further fields go to the data set's own loader (``alpha`` of a synthetic set, …)."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    name: str = Field("mnist5k", description="a data set of `fedkeel data`, or a folder of one .npz per client")
+    name: str = Field(
+        "mnist5k", description="a data set of `fedkeel data`, or the path of a folder (./sites) of one .npz per client"
+    )
     normalise: str = "standard"
     augment: str | None = None
     subset_ok: bool = False
@@ -45,14 +59,18 @@ class PartitionConfig(BaseModel):
 
     rule: str = "dirichlet"
     clients: int = Field(100, ge=1, description="number of clients")
-    seed: int | None = Field(None, ge=0, description="seed of the partition; absent: the experiment's seed")
+    seed: int | None = Field(
+        None, ge=0, lt=SEEDS, strict=True, description="seed of the partition; absent: the experiment's seed"
+    )
 
 
 class ModelConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field("2nn", description="a model of `fedkeel models`")
-    seed: int | None = Field(None, ge=0, description="seed of the initial weights; absent: the experiment's seed")
+    seed: int | None = Field(
+        None, ge=0, lt=SEEDS, strict=True, description="seed of the initial weights; absent: the experiment's seed"
+    )
 
 
 class AlgorithmConfig(BaseModel):
@@ -88,7 +106,7 @@ class Experiment(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str | None = Field(None, description="name of the run and of its folder")
-    seed: int = Field(0, ge=0, lt=2**63, description="decides every random draw of the run")
+    seed: int = Field(0, ge=0, lt=SEEDS, strict=True, description="decides every random draw of the run")
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
     model: ModelConfig = ModelConfig()
@@ -124,12 +142,7 @@ def read(path: Path, settings: list[str] | None = None, allow_plugins: bool = Fa
 
     Reading executes nothing, unless ``allow_plugins`` lets an algorithm named ``module:Class`` be imported.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DataError(f"there is no experiment file {path}; check the path.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the experiment file {path} cannot be read: {error}.") from None
+    text = _text_of(path)
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, tables in tables in tables …
@@ -137,34 +150,48 @@ def read(path: Path, settings: list[str] | None = None, allow_plugins: bool = Fa
     return expand(table, settings or [], _Source(path.name, text), allow_plugins)
 
 
+def _text_of(path: Path) -> str:
+    try:
+        if not path.exists():
+            raise DataError(f"there is no experiment file {path}; check the path.")
+        if not path.is_file():  # reading a pipe or a device would wait, or never end
+            raise DataError(f"the experiment {path} must be a file, which it is not; check the path.")
+        if path.stat().st_size > LARGEST_FILE:
+            raise DataError(f"the experiment file {path} must have at most {LARGEST_FILE:,} bytes; check the path.")
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise DataError(f"the experiment file {path} cannot be read: {error}.") from None
+
+
 def expand(
     table: dict[str, Any], settings: list[str], source: _Source | None = None, allow_plugins: bool = False
 ) -> list[Experiment]:
     """The validated runs of a table: one, or one for every combination of its ``[sweep]`` lists."""
+    _check_depth(table)
     table = json.loads(json.dumps(table, default=str))  # a private copy; TOML's dates become text and fail by type
+    named = _algorithms_named(table)
+    origin = _Origin(source, settings)
     for setting in settings:
         _apply(table, setting)
+    _check_depth(table)
     sweep = table.pop("sweep", {})
-    _check_settings(settings, sweep)
     per_algorithm = table.pop("algorithms", {})
     if not isinstance(sweep, dict) or not isinstance(per_algorithm, dict):
         raise InputError("sweep and algorithms must be tables: write [sweep] and [algorithms.feddc].")
+    _check_settings(settings, sweep)
     if isinstance(table.get("algorithm"), str):
         table["algorithm"] = {"name": table["algorithm"]}
-    names, choices = list(sweep), []
-    for name, values in sweep.items():
-        if not isinstance(values, list) or not values:
-            raise InputError(f"sweep.{name} must be a list with at least one value, got {values!r}.")
-        choices.append(values)
+    names, choices = _choices(sweep)
     experiments = []
     for combination in itertools.product(*choices):
         one = json.loads(json.dumps(table))
         for name, value in zip(names, combination, strict=True):
-            _put(one, "algorithm.name" if name == "algorithm" else name, value)
+            _put(one, name, value)
         chosen = one.setdefault("algorithm", {})
         if isinstance(chosen, dict):
-            one["algorithm"] = _own_table(per_algorithm, chosen.get("name", "fedavg")) | chosen
-        experiments.append(_validated(one, source, allow_plugins))
+            one["algorithm"] = _own_table(per_algorithm, chosen) | chosen
+        experiments.append(_validated(one, origin, allow_plugins))
+    _check_tables(per_algorithm, named | {experiment.algorithm.name for experiment in experiments}, origin)
     labels = [experiment.label for experiment in experiments]
     if len(set(labels)) < len(labels):
         experiments = [
@@ -174,27 +201,94 @@ def expand(
     return experiments
 
 
-def _own_table(per_algorithm: dict[str, Any], name: object) -> dict[str, Any]:
-    """What ``[algorithms.NAME]`` says."""
+def _check_depth(table: dict[str, Any]) -> None:
+    """Tables in tables in tables would end in a recursion too deep for Python."""
+    level: list[Any] = [table]
+    for _ in range(DEEPEST):
+        inner = [list(one.values()) if isinstance(one, dict) else one for one in level]
+        level = [value for values in inner for value in values if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise InputError(f"an experiment must have at most {DEEPEST} tables or lists inside each other; it has more.")
+
+
+def _algorithms_named(table: dict[str, Any]) -> set[str]:
+    """The algorithms that a file itself names, whatever --set makes of it."""
+    sweep, chosen = table.get("sweep"), table.get("algorithm")
+    names = [chosen.get("name") if isinstance(chosen, dict) else chosen]
+    if isinstance(sweep, dict):
+        for key in ("algorithm", "algorithm.name"):
+            names += sweep[key] if isinstance(sweep.get(key), list) else []
+    return {name for name in names if isinstance(name, str)}
+
+
+def _choices(sweep: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """The fields that a sweep goes over and their values; few enough that all runs can be made."""
+    choices: dict[str, list[Any]] = {}
+    for name, values in sweep.items():
+        if not isinstance(values, list) or not values:
+            raise InputError(f"sweep.{name} must be a list with at least one value, got {values!r}.")
+        if any(isinstance(value, dict) for value in values):
+            raise InputError(
+                f"sweep.{name} must list values, not tables, which would replace all of {name}; sweep over single "
+                'fields such as "training.lr".'
+            )
+        if _field_of(name) in choices:
+            raise InputError(f"the sweep goes over {_field_of(name)} twice; keep one of the two lists.")
+        choices[_field_of(name)] = values
+    runs = math.prod(len(values) for values in choices.values())
+    if runs > MOST_RUNS:
+        sizes = " × ".join(str(len(values)) for values in choices.values())
+        raise InputError(
+            f"a sweep may stand for at most {MOST_RUNS:,} runs, got {sizes} = {runs:,}; shorten its lists."
+        )
+    return list(choices), list(choices.values())
+
+
+def _field_of(name: str) -> str:
+    """What ``algorithm`` means in a sweep or a setting is its name."""
+    return "algorithm.name" if name == "algorithm" else name
+
+
+def _own_table(per_algorithm: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:
+    """What ``[algorithms.NAME]`` says of the algorithm of a run."""
+    name = chosen.get("name", "fedavg")
     found = per_algorithm.get(name, {}) if isinstance(name, str) else {}
     if not isinstance(found, dict):
         raise InputError(f"algorithms.{name} must be a table of its parameters, got {found!r}.")
+    for key in sorted(found.keys() & chosen.keys()):
+        raise InputError(
+            f"{key} of {name} is given twice, as algorithm.{key} and as algorithms.{name}.{key}; keep one of them."
+        )
     return found
 
 
-def _check_settings(settings: list[str], sweep: Any) -> None:
-    """A field that is both set and swept would be swept in silence."""
-    swept = {"algorithm.name" if name == "algorithm" else name for name in sweep} if isinstance(sweep, dict) else set()
+def _check_tables(per_algorithm: dict[str, Any], named: set[str], origin: _Origin) -> None:
+    """Refuse parameters of an algorithm that is in none of the runs: they would be ignored."""
+    for name in per_algorithm:
+        if name not in named:
+            near = get_close_matches(name, named, n=1)
+            hint = f"Did you mean [algorithms.{near[0]}]?" if near else "Remove the table, or add it to the sweep."
+            message = f"[algorithms.{name}] has no effect, because no run uses {name}. {hint}"
+            raise origin.located(message, ["algorithms", name])
+
+
+def _check_settings(settings: list[str], sweep: dict[str, Any]) -> None:
+    """A field that is both set and swept would be swept in silence; so would a field of a table that is set whole."""
     for setting in settings:
         name = setting.partition("=")[0].strip()
-        if name in swept:
-            own = "sweep.algorithm" if name == "algorithm.name" else f"sweep.{name}"
-            raise InputError(f"{name} is set although the file sweeps over it; set {own} to a list instead.")
+        for swept in sweep:
+            if f"{_field_of(swept)}.".startswith(f"{name}.") or f"{name}.".startswith(f"{_field_of(swept)}."):
+                raise InputError(
+                    f"{name} is set although the file sweeps over it; set sweep.{swept} to a list instead."
+                )
 
 
 def dump(experiment: Experiment) -> str:
-    """The experiment as TOML that ``read`` gives back."""
+    """The experiment as TOML that ``read`` gives back; it claims no partition where clients come with the data."""
     table = experiment.model_dump(exclude_none=True)
+    if brings_clients(experiment.data.name):
+        del table["partition"]
     lines = [f"{key} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key, section in table.items():
         if isinstance(section, dict):
@@ -240,19 +334,45 @@ class _Source:
         return None
 
 
-def _validated(table: dict[str, Any], source: _Source | None, allow_plugins: bool) -> Experiment:
+class _Origin:
+    """Where values come from, to say so beside a complaint: a line of the file, or a setting of the command."""
+
+    def __init__(self, source: _Source | None, settings: list[str]) -> None:
+        self.source = source
+        self._settings = {setting.partition("=")[0].strip(): setting for setting in settings}
+
+    def located(self, message: str, path: list[str]) -> InputError:
+        """The complaint about the field at a path, with its origin after the first sentence where that is known."""
+        where = self._where(path)
+        if not where:
+            return InputError(message)
+        head, dot, tail = message.partition(". ")
+        return InputError(f"{head.removesuffix('.')} ({where}).{' ' + tail if dot else ''}")
+
+    def _where(self, path: list[str]) -> str:
+        for depth in range(len(path), 0, -1):
+            name = ".".join(path[:depth])
+            for spelling in (name, name.removesuffix(".name") if name == "algorithm.name" else name):
+                if spelling in self._settings:
+                    return f"--set {self._settings[spelling]}"
+        line = self.source.line_of(path) if self.source else None
+        return f"{self.source.name}, line {line}" if self.source and line else ""
+
+
+def _validated(table: dict[str, Any], origin: _Origin, allow_plugins: bool) -> Experiment:
     try:
         experiment = Experiment(**table)
         algorithm = algorithm_class(experiment.algorithm.name, allow_plugins)
         checked(experiment.algorithm.name, algorithm.Params, experiment.algorithm_params())
         check_needs(algorithm, experiment.faults)
         _check_names(experiment)
+        check_effects(experiment, algorithm)
     except ValidationError as error:
         path = [str(part) for part in error.errors()[0]["loc"]]
         complaint = sentence("experiment", Experiment, error)
-        raise _located(str(complaint).replace("experiment.", "", 1), path, source) from None
+        raise origin.located(str(complaint).replace("experiment.", "", 1), path) from None
     except InputError as error:
-        raise _located(str(error), _path_in(str(error)), source) from None
+        raise origin.located(str(error), _path_in(str(error))) from None
     except TypeError:
         raise InputError(f"an experiment has named tables such as [training], got the keys {list(table)}.") from None
     return experiment
@@ -263,35 +383,24 @@ def _check_names(experiment: Experiment) -> None:
     if experiment.run.executor not in NAMES:
         raise unknown("executor", experiment.run.executor, list(NAMES))
     models.spec(experiment.model.name)
-    if not _is_folder(experiment.data.name) and experiment.data.name not in SOURCES:
-        raise unknown("data set", experiment.data.name, list(SOURCES))
     if experiment.partition.rule not in RULES:
         raise unknown("partition rule", experiment.partition.rule, list(RULES))
     RULES[experiment.partition.rule].fill(dict(experiment.partition.model_extra or {}))
 
 
-def _is_folder(name: str) -> bool:
-    return "/" in name or Path(name).is_dir()
-
-
 def _path_in(message: str) -> list[str]:
     """Where the field that a message complains of stands: ``partition.alpha must …``, ``there is no model named …``."""
-    if match := re.match(r"(\S+)\.(\w+) must", message):
+    if match := re.match(r"(\S+)\.(\w+) (must|is no field)", message):
         return [match[1] if match[1] in Experiment.model_fields else "algorithm", match[2]]
+    if match := re.match(r"(\w+) must", message):
+        return [match[1]]
     kinds = {"data set": ["data", "name"], "model": ["model", "name"], "partition rule": ["partition", "rule"]}
+    kinds["executor"] = ["run", "executor"]
     found = re.match(r"there is no (.+?) named '([^']*)'", message)
     if found and found[1].startswith(("field in", "parameter of")):
-        return ["partition" if found[1].startswith("parameter of partition") else "algorithm", found[2]]
+        owner = "partition" if found[1].startswith("parameter of partition") else "algorithm"
+        return ["data" if found[1].startswith("parameter of data set") else owner, found[2]]
     return kinds.get(found[1] if found else "", ["algorithm", "name"])
-
-
-def _located(message: str, path: list[str], source: _Source | None) -> InputError:
-    line = source.line_of(path) if source else None
-    if source is None or line is None:
-        return InputError(message)
-    head, dot, tail = message.partition(". ")
-    where = f" ({source.name}, line {line})"
-    return InputError(f"{head.removesuffix('.')}{where}.{' ' + tail if dot else ''}")
 
 
 def _apply(table: dict[str, Any], setting: str) -> None:

@@ -36,10 +36,29 @@ def invalid(name: str, allowed: str, got: object, hint: str = "") -> InputError:
     return InputError(f"{sentence} {hint}" if hint else sentence)
 
 
-def unknown(kind: str, name: object, known: list[str]) -> InputError:
-    """The one sentence for a name that is not in a registry, with the nearest known name where there is one."""
+def unknown(kind: str, name: object, known: list[str], hint: str = "") -> InputError:
+    """The one sentence for a name that is not in a registry, with the nearest known names where there are any."""
+    near = _nearest(str(name), known)
+    guess = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Known: {', '.join(sorted(known))}."
+    return InputError(f"there is no {kind} named {name!r}. {hint or guess}")
+
+
+def _nearest(name: str, known: list[str]) -> list[str]:
+    """Names that begin like this one (emnist_letters for emnist), else the one that is spelt most like it."""
     from difflib import get_close_matches
 
-    near = get_close_matches(str(name), known, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(sorted(known))}."
-    return InputError(f"there is no {kind} named {name!r}. {hint}")
+    longer = sorted(other for other in known if len(name) > 3 and other.lower().startswith(name.lower()))
+    return longer[:3] or get_close_matches(name, known, n=1)
+
+
+def check_seed(name: str, value: object) -> int:
+    """A seed as the whole number that it is, from 0 to 2⁶³ − 1: others would be rounded or cut without a word."""
+    from operator import index
+
+    try:
+        seed = -1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+    except TypeError:
+        seed = -1
+    if not 0 <= seed < 2**63:
+        raise invalid(name, "a whole number from 0 to 2^63 - 1", value)
+    return seed

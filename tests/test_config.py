@@ -1,10 +1,13 @@
 """Experiments as data: reading, sweeping, changing, and the sentence for every mistake."""
 
+import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from fedkeel import config
+from fedkeel import build, changes, config
 from fedkeel.errors import FedkeelError, InputError
 
 GOOD = """\
@@ -43,7 +46,8 @@ def test_a_dump_reads_back_equal(tmp_path: Path) -> None:
 
 
 def test_faults_are_dumped_and_read_back(tmp_path: Path) -> None:
-    text = GOOD + '[faults]\nlost = 0.1\nstraggler_share = [0.3, 0.5]\nbad_update = "clip"\nmax_update_norm = 9\n'
+    stragglers = "stragglers = 0.2\nstraggler_share = [0.3, 0.5]\n"
+    text = GOOD + f'[faults]\nlost = 0.1\n{stragglers}bad_update = "clip"\nmax_update_norm = 9\n'
     (experiment,) = config.read(written(tmp_path, text))
     assert experiment.faults.straggler_share == (0.3, 0.5)
     (again,) = config.read(written(tmp_path, config.dump(experiment)))
@@ -94,7 +98,7 @@ def test_a_sweep_is_the_product_of_its_lists(tmp_path: Path) -> None:
         (
             "lr = 0.1",
             "lrr = 0.1",
-            r"no field in experiment named 'lrr' \(experiment.toml, line 17\). Did you mean 'lr'",
+            r"no field in training named 'lrr' \(experiment.toml, line 17\). Did you mean 'lr'",
         ),
         ("[training]", "[trainning]", r"no field in experiment named 'trainning'.*Did you mean 'training'"),
         ("seed = 3", "seed = -1", r"seed must be a number of at least 0, got -1 \(experiment.toml, line 1\)"),
@@ -129,7 +133,7 @@ def test_a_sweep_is_the_product_of_its_lists(tmp_path: Path) -> None:
         (
             "[training]",
             "[faults]\ndrop = 0.1\n[training]",
-            r"no field in experiment named 'drop'.*Did you mean 'dropout'",
+            r"no field in faults named 'drop'.*Did you mean 'dropout'",
         ),
         (
             'name = "feddc"\nalpha = 0.1',
@@ -158,3 +162,138 @@ def test_a_bad_setting_is_refused(tmp_path: Path, setting: str) -> None:
 def test_an_empty_sweep_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"sweep.seed must be a list"):
         config.read(written(tmp_path, GOOD + "[sweep]\nseed = []\n"))
+
+
+def refusal(tmp_path: Path, text: str, settings: list[str] | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        config.read(written(tmp_path, text), settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+NO_ALGORITHM = GOOD.replace('[algorithm]\nname = "feddc"\nalpha = 0.1\n', "")
+SWEEP = '[sweep]\nalgorithm = ["fedavg", "feddyn"]\n'
+
+
+@pytest.mark.parametrize(
+    "setting", ["algorithm=scaffold", "algorithm.name=scaffold", 'algorithm={name="scaffold"}', "seed=1"]
+)
+def test_what_the_file_sweeps_over_is_not_set_beside_it(tmp_path: Path, setting: str) -> None:
+    text = NO_ALGORITHM + SWEEP + "seed = [0, 1]\n"
+    assert "is set although the file sweeps over it; set sweep." in refusal(tmp_path, text, [setting])
+    assert len(config.read(written(tmp_path, text), ["sweep.algorithm=['scaffold']", "sweep.seed=[4]"])) == 1
+
+
+def test_a_table_for_an_algorithm_that_does_not_run_is_refused(tmp_path: Path) -> None:
+    text = NO_ALGORITHM + "[algorithms.NAME]\nalpha = 0.5\n" + SWEEP
+    misspelt = refusal(tmp_path, text.replace("NAME", "fedyn"))
+    assert "[algorithms.fedyn] has no effect, because no run uses fedyn (experiment.toml, line 15)" in misspelt
+    assert "Did you mean [algorithms.feddyn]?" in misspelt
+    assert "no run uses scaffold" in refusal(tmp_path, text.replace("NAME", "scaffold"))
+    narrowed = config.read(written(tmp_path, text.replace("NAME", "feddyn")), ['sweep.algorithm=["fedavg"]'])
+    assert [one.algorithm.name for one in narrowed] == ["fedavg"]  # the file itself is sound, and says feddyn
+
+
+def test_a_parameter_is_given_once(tmp_path: Path) -> None:
+    assert "alpha of feddc is given twice" in refusal(tmp_path, GOOD + "[algorithms.feddc]\nalpha = 0.5\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            "seed = 3",
+            "seed = true",
+            "seed must be a whole number, got True (experiment.toml, line 1). Meaning: decides",
+        ),
+        ("seed = 3", "seed = 1.0", "seed must be a whole number, got 1.0"),
+        ("seed = 3", 'seed = "3"', "seed must be a whole number, got '3'"),
+        ("seed = 3", "seed = 9223372036854775808", "seed must be a number below 2^63"),
+        ("[training]", "[model]\nseed = 18446744073709551616\n[training]", "model.seed must be a number below 2^63"),
+        ("alpha = 0.3", "alpha = 0.3\nseed = 9223372036854775808", "partition.seed must be a number below 2^63"),
+        ('"dirichlet"\nclients = 10\nalpha = 0.3', '"fedveca_case1"\nseed = 1', "which draws nothing, got 1"),
+        ('name = "mnist5k"', 'name = "mnist5k"\ndata_dir = "x"', "data.data_dir is no field of an experiment"),
+        ('name = "mnist5k"', 'name = "mnist5k"\nalpha = 1', "no parameter of data set 'mnist5k' named 'alpha'"),
+        ('name = "mnist5k"', 'name = "emnist"', "Did you mean 'emnist_letters'?"),
+        ('name = "mnist5k"', 'name = "./sites"', "partition must be absent for ./sites"),
+        ('name = "mnist5k"', 'name = "synthetic_feddyn"', "partition must be absent for synthetic_feddyn"),
+        ("lr = 0.1", "learning_rate = 0.1", "no field in training named 'learning_rate' (experiment.toml, line 17). "),
+        ("lr = 0.1", "learning_rate = 0.1", "Did you mean 'lr'?"),
+        (
+            '"feddc"\nalpha = 0.1',
+            '"fedbn"\n[training]\nbuffers = "freeze"\n[run]\n',
+            "training.buffers must be 'local'",
+        ),
+        ("[training]", "[faults]\nstraggler_share = [0.3, 0.4]\n[training]", "give faults.stragglers"),
+        ("[training]", '[run]\nexecutor = "serial"\nworkers = 4\n[training]', "run.workers must be 1 or absent"),
+        ("[training]", "[sweep]\ntraining = [{lr = 0.1}]\n[training]", "must list values, not tables"),
+        ("[training]", '[sweep]\nalgorithm = ["fedavg"]\n"algorithm.name" = ["feddyn"]\n[training]', "twice"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(tmp_path: Path, old: str, new: str, sentence: str) -> None:
+    text = GOOD.replace(old, new)
+    if "[run]" in new and "buffers" in new:
+        text = text.replace("[training]\nrounds = 2\nlr = 0.1\n", "")
+    assert sentence in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"data": {"name": "./sites"}},
+        {"data": {"name": "synthetic_feddyn", "clients": 4}},
+        {"algorithm": {"name": "fedbn"}},
+        {"run": {"executor": "serial"}, "faults": {"stragglers": 0.5, "straggler_share": [0.1, 0.2]}},
+        {"partition": {"rule": "fedveca_case1", "clients": 5}},
+    ],
+)
+def test_what_a_run_records_of_itself_can_be_run_again(tmp_path: Path, table: dict[str, Any]) -> None:
+    """A dump names every field, also those that have no effect; none of them may be refused, or claim a partition."""
+    (experiment,) = config.expand(table, [])
+    text = config.dump(experiment)
+    (again,) = config.read(written(tmp_path, text))
+    assert config.dump(again) == text
+    assert changes.changes(experiment, again) == []
+    assert ("[partition]" in text) == ("data" not in table)
+
+
+def test_a_complaint_about_a_setting_names_the_setting(tmp_path: Path) -> None:
+    message = refusal(tmp_path, GOOD, ["training.lr=-1"])
+    assert message.startswith("training.lr must be a number above 0, got -1 (--set training.lr=-1).")
+    assert "(--set algorithm=fedcd)" in refusal(tmp_path, GOOD, ["algorithm=fedcd"])
+    assert "experiment.toml, line 17" in refusal(tmp_path, GOOD.replace("lr = 0.1", "lr = -1"), ["seed=1"])
+
+
+@pytest.mark.parametrize("values", [12, 2])
+def test_a_sweep_without_end_is_counted_before_it_is_made(tmp_path: Path, values: int) -> None:
+    fields = [f"f{i}" for i in range(8 if values == 12 else 40)]
+    lists = "".join(f'"algorithm.{name}" = {list(range(values))}\n' for name in fields)
+    assert "a sweep may stand for at most 10,000 runs" in refusal(tmp_path, GOOD + "[sweep]\n" + lists)
+
+
+@pytest.mark.parametrize("depth", [25, 3000])
+def test_tables_in_tables_in_tables_are_refused(tmp_path: Path, depth: int) -> None:
+    key = ".".join("a" * depth)
+    assert "inside each other" in refusal(tmp_path, f"{key} = 1\n")
+    assert "inside each other" in refusal(tmp_path, GOOD, [f"{key}=1"])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "dangling"])
+def test_only_files_are_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "e.toml"
+    {"pipe": os.mkfifo, "folder": os.mkdir, "dangling": lambda p: os.symlink("nowhere", p)}[kind](path)
+    with pytest.raises(FedkeelError, match=r"e\.toml"):
+        config.read(path)
+
+
+def test_a_bare_name_is_never_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mnist5k", "sites"):
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / name / "0.npz", x=np.ones((4, 3), np.float32), y=np.array([0, 1, 0, 1]))
+    (built_in,) = config.expand({"data": {"name": "mnist5k"}, "partition": {"clients": 5}}, [])
+    assert build.make_federation(built_in).dataset.input_shape == (1, 28, 28)
+    (folder,) = config.expand({"data": {"name": "./mnist5k"}}, [])
+    assert build.make_federation(folder).dataset.input_shape == (3,)
+    with pytest.raises(InputError, match=r"no data set named 'sites'\. The folder is written \./sites\."):
+        config.expand({"data": {"name": "sites"}}, [])

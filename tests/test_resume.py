@@ -261,6 +261,21 @@ def test_a_directory_in_use_is_refused(finished: Path) -> None:
         api.run(experiment(rounds=9), finished, resume=True)
 
 
+@pytest.mark.parametrize("setting", ["seed=5", "algorithm=fedavg", "name=other"])
+def test_resuming_what_is_not_there_beside_other_runs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("e.toml").write_text(EXPERIMENT.replace("rounds = 200", "rounds = 1"))
+    command = ["run", "e.toml", "--resume", "--quiet"]
+    assert CliRunner().invoke(app, command).exit_code == 0  # nothing there at all: it starts
+    refused = CliRunner().invoke(app, [*command, "--set", setting])
+    assert isinstance(refused.exception, InputError)
+    assert "but scaffold-mnist5k-seed0; give the settings or the name of that run" in str(refused.exception)
+    assert [folder.name for folder in Path("runs").iterdir()] == ["scaffold-mnist5k-seed0"]
+    assert CliRunner().invoke(app, [*command, "--set", "training.rounds=2"]).exit_code == 0
+
+
 @contextmanager
 def plugin(folder: Path) -> Iterator[Path]:
     """A module that leaves a file behind when it is imported."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -26,7 +27,9 @@ def sentence(owner: str, schema: type[BaseModel], error: ValidationError) -> Inp
     path = ".".join(str(part) for part in first["loc"])
     name = f"{owner}.{path}" if path else owner
     if first["type"] == "extra_forbidden":
-        return unknown(f"field in {owner}", first["loc"][-1], sorted(_fields(schema, first["loc"])))
+        *inside, last = map(str, first["loc"])
+        fields = _fields(schema, first["loc"])
+        return unknown(f"field in {'.'.join(inside) or owner}", last, sorted(fields), _meant(last, fields))
     if first["type"] == "missing":
         return InputError(f"{name} is missing; {_hint(schema, first['loc']) or 'give it a value'}.")
     return invalid(name, allowed(first), first["input"], _sentence(_hint(schema, first["loc"])))
@@ -38,7 +41,7 @@ def allowed(complaint: Any) -> str:
     words: dict[str, Callable[[], str]] = {
         "greater_than": lambda: f"a number above {context['gt']:g}",
         "greater_than_equal": lambda: f"a number of at least {context['ge']:g}",
-        "less_than": lambda: f"a number below {context['lt']:g}",
+        "less_than": lambda: f"a number below {'2^63' if context['lt'] == 2**63 else format(context['lt'], 'g')}",
         "less_than_equal": lambda: f"a number of at most {context['le']:g}",
         "literal_error": lambda: f"one of {context['expected']}",
         "int_parsing": lambda: "a whole number",
@@ -72,9 +75,16 @@ def _field(schema: type[BaseModel], path: tuple[int | str, ...]) -> tuple[Any, A
     return model, field
 
 
-def _fields(schema: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+def _fields(schema: type[BaseModel], path: tuple[int | str, ...]) -> dict[str, Any]:
     model, _ = _field(schema, path[:-1])
-    return list(getattr(model, "model_fields", {}))
+    return dict(getattr(model, "model_fields", {}))
+
+
+def _meant(name: str, fields: dict[str, Any]) -> str:
+    """The field whose meaning is what somebody took for its name: lr for learning_rate."""
+    words = name.replace("_", " ").lower()
+    found = [known for known, field in fields.items() if len(words) > 3 and words in (field.description or "").lower()]
+    return f"Did you mean {found[0]!r}?" if len(found) == 1 and not get_close_matches(name, fields, n=1) else ""
 
 
 def _hint(schema: type[BaseModel], path: tuple[int | str, ...]) -> str:
@@ -83,4 +93,4 @@ def _hint(schema: type[BaseModel], path: tuple[int | str, ...]) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"It is {text}." if text else ""
+    return f"Meaning: {text}." if text else ""

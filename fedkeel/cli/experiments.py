@@ -13,10 +13,10 @@ import typer
 from fedkeel import api, build, config
 from fedkeel.cli.main import print_json
 from fedkeel.cli.screen import Life, console, identity, table, told_in_a_line
-from fedkeel.errors import FedkeelError
+from fedkeel.errors import FedkeelError, InputError
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.interrupt import StopRequest
-from fedkeel.runs.store import rounds_done
+from fedkeel.runs.store import FILE, holds_run, rounds_done
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class Options:
 def run_all(path: Path, settings: list[str], options: Options) -> None:
     """Run every experiment that a file stands for, and end with a line for each."""
     experiments = config.read(path, settings, options.allow_plugins)
+    if options.resume:
+        check_resumable(experiments, options.out)
     results: list[dict[str, Any]] = []
     with StopRequest() as stop:
         try:
@@ -48,6 +50,20 @@ def run_all(path: Path, settings: list[str], options: Options) -> None:
             print(f"fedkeel: {error}; go on with: {resume_command()}", file=sys.stderr)
             raise typer.Exit(128 + stop.signal) from None
     _show(results, options.as_json)
+
+
+def check_resumable(experiments: list[config.Experiment], out: Path) -> None:
+    """Refuse to resume nothing beside other runs: another seed, algorithm or name would start anew in silence."""
+    labels = [experiment.label for experiment in experiments]
+    if any(holds_run(out / label) for label in labels) or not out.is_dir():
+        return
+    there = sorted(folder.name for folder in out.iterdir() if (folder / FILE).is_file())
+    if there:
+        shown = ", ".join(there[:5]) + (f" and {len(there) - 5} more" if len(there) > 5 else "")
+        raise InputError(
+            f"there is nothing to resume: {out} holds no run {' or '.join(labels[:3])}, but {shown}; give the settings "
+            "or the name of that run, or start a new one without --resume."
+        )
 
 
 def resume_command() -> str:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fedkeel.data.partitions import partition
 from fedkeel.data.transform import PAD, Transform
-from fedkeel.errors import InputError, invalid
+from fedkeel.errors import InputError, check_seed, invalid
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
@@ -181,6 +181,7 @@ class Federation:
         """
         if not 0 < share < 1:
             raise invalid("data.validation", "a share above 0 and below 1", share)
+        seed = check_seed("hold_out.seed", seed)
         kept, held = [], []
         for i, part in enumerate(self.clients):
             rng = np.random.Generator(np.random.Philox(key=[seed, VALIDATION_STREAM], counter=[0, 0, 0, i]))

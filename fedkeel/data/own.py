@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fedkeel.data.dataset import Dataset, Federation, Indices, Split
 from fedkeel.data.npz import read_npz
 from fedkeel.data.transform import Transform
-from fedkeel.errors import DataError, InputError, invalid
+from fedkeel.errors import DataError, InputError, check_seed, invalid
 
 Array = npt.NDArray[Any]
 Pair = tuple[Any, Any]
@@ -267,7 +267,8 @@ def _hold_out(splits: Sequence[Split], share: float, seed: int, name: str) -> tu
     """Every client's samples in two random parts, at least one sample in each."""
     if not 0 < share < 1:
         raise invalid(f"{name}.holdout", "a share between 0 and 1", share, "Or pass a common test set.")
-    rng = np.random.Generator(np.random.Philox(key=np.array([seed, HOLDOUT_STREAM], dtype=np.uint64)))
+    key = [check_seed(f"{name}.seed", seed), HOLDOUT_STREAM]
+    rng = np.random.Generator(np.random.Philox(key=np.array(key, dtype=np.uint64)))
     kept: list[Split] = []
     held: list[Split] = []
     for i, split in enumerate(splits):

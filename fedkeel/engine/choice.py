@@ -15,6 +15,7 @@ from fedkeel.engine.executors import Executor, Job, Outcome, Serial, train_one, 
 from fedkeel.engine.grouping import can_stack, groups
 from fedkeel.engine.pool import Pool, PoolError
 from fedkeel.engine.samples import Samples, Scored
+from fedkeel.engine.soundness import representable
 from fedkeel.errors import invalid, unknown
 from fedkeel.learning.task import Score, Seeds, Task
 from fedkeel.notices import notice
@@ -89,7 +90,8 @@ class Auto:
 
     def choose(self, job: Job) -> Choice:
         """Try on a round what is best, and use it from now on."""
-        choice = tried(job, self._workers or cores())
+        with representable("the trial of executors failed"):
+            choice = tried(job, self._workers or cores())
         self.decide(choice)
         return choice
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
 
 from fedkeel.engine.randomness import Purpose, generator
 from fedkeel.engine.settings import Training
+
+RARE = 1e-3
+"""Probability of a Bernoulli cohort that is not empty below which none are drawn in vain."""
 
 
 class Schedule(Protocol):
@@ -44,7 +48,10 @@ class RandomSchedule:
         if self.training.sampling == "exact":
             chosen = rng.choice(clients, size=max(1, round_half_up(share * clients)), replace=False)
             return sorted(int(client) for client in chosen)
-        while True:  # ends: an empty cohort has probability (1 − share)^clients < 1, and every draw is new
+        somebody = -math.expm1(clients * math.log1p(-share))  # the probability that a cohort is not empty
+        if somebody < RARE:
+            return _first_and_others(rng, clients, share, somebody)
+        while True:  # ends soon: empty cohorts are drawn anew, on average less than 1 / RARE times
             present = np.flatnonzero(rng.random(clients) < share)
             if len(present):
                 return [int(client) for client in present]
@@ -63,6 +70,16 @@ class RandomSchedule:
         order = generator(self.seed, Purpose.PSEUDO_DATA, round, client).permutation(samples)
         size = self.training.batch_size
         return [order[k * size : (k + 1) * size] for k in range(self.training.steps_per_epoch(samples))]
+
+
+def _first_and_others(rng: np.random.Generator, clients: int, share: float, somebody: float) -> list[int]:
+    """A Bernoulli cohort, given that it is not empty, without drawing empty ones.
+
+    Its first client is j with probability share·(1 − share)^j / somebody; those after it come as ever.
+    """
+    first = min(int(math.log1p(-float(rng.random()) * somebody) / math.log1p(-share)), clients - 1)
+    others = first + 1 + np.flatnonzero(rng.random(clients - first - 1) < share)
+    return [first, *map(int, others)]
 
 
 def round_half_up(value: float) -> int:

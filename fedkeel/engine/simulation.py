@@ -24,8 +24,8 @@ from fedkeel.engine.randomness import Purpose, part_seeds, torch_seed
 from fedkeel.engine.samples import Samples, as_channels_last, examples
 from fedkeel.engine.schedule import RandomSchedule, Schedule
 from fedkeel.engine.settings import Faults, Training
-from fedkeel.engine.soundness import check_server, examine
-from fedkeel.errors import FedkeelError, ModelError
+from fedkeel.engine.soundness import check_server, examine, representable
+from fedkeel.errors import FedkeelError, ModelError, check_seed
 from fedkeel.learning.drawing import keyed_if
 from fedkeel.learning.loop import Sgd
 from fedkeel.learning.task import Score, Seeds, Task
@@ -102,7 +102,7 @@ class Simulation:
         self.task = task
         self.federation = federation
         self.training = training
-        self.seed = seed
+        self.seed = check_seed("seed", seed)
         self.executor = executor or Serial()
         self.schedule = schedule or RandomSchedule(training, seed)
         self.faults = faults or Faults()
@@ -136,7 +136,8 @@ class Simulation:
             job = replace(called, steps=plan.steps).take(counted(plan.arrivals))
         if not job.clients.ids:
             return self._unanswered(state, called, plan, began, exam)
-        outcome = self._trained(replace(job, exam=tuple(exam.values())))
+        with representable(where):
+            outcome = self._trained(replace(job, exam=tuple(exam.values())))
         samples, upload_bytes = self._samples_seen(job), bytes_up(outcome.message) // len(job.clients.ids)
         sound, wrong = examine(self.faults, job.clients.ids, outcome, where)
         if len(sound) < len(job.clients.ids):
@@ -145,7 +146,7 @@ class Simulation:
         ids = clients.ids
         reach = travel(job.round.lr, job.steps, job.sgd.momentum, self.task.dtype)
         uploads = Uploads(outcome.message, clients, job.steps, reach, lambda w: self._losses_at(w, state, ids))
-        with self._keyed(_Moment.AGGREGATE, state.t):
+        with self._keyed(_Moment.AGGREGATE, state.t), representable(where):
             server = outcome.lend_nothing_to(self.algorithm.aggregate(state.server, uploads, job.round))
         b = self._merge_buffers(state.b, outcome.buffers, clients)
         check_server(state.server, server, b, self.algorithm.unknown, where)

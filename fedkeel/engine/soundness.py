@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -38,6 +39,20 @@ def examine(settings: Faults, ids: tuple[int, ...], outcome: Outcome, where: str
         )
     faults += [Fault(ids[row], "skipped", bad[row]) for row in sorted(bad)]
     return [row for row in range(len(ids)) if row not in bad], faults
+
+
+@contextmanager
+def representable(where: str) -> Iterator[None]:
+    """Torch refuses a factor that its type cannot hold, such as η = 1e308 with float32: that is divergence, too."""
+    try:
+        yield
+    except (RuntimeError, OverflowError) as error:
+        if not isinstance(error, OverflowError) and "without overflow" not in str(error):
+            raise
+        raise DivergedError(
+            f"{where}: a rate or parameter is too large for the numbers of the model (training.dtype); try a smaller "
+            "training.lr, training.weight_decay or parameter of the algorithm."
+        ) from None
 
 
 def not_finite(outcome: Outcome) -> dict[int, str]:

@@ -15,10 +15,11 @@ from fedkeel.runs.store import Store
 
 @dataclass(frozen=True)
 class Fork:
-    """A round of an old run; None is its last."""
+    """A round of an old run; None is its last. ``other_data`` lets the new run have data that the old one had not."""
 
     directory: Path
     round: int | None = None
+    other_data: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Fork:

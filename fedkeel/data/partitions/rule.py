@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedkeel.errors import invalid, unknown
+from fedkeel.errors import check_seed, invalid, unknown
 
 Indices = npt.NDArray[np.int64]
 PARTITION_STREAM = 0x7061727469746E  # second half of the Philox key, so that no other use of a seed shares these draws
@@ -18,10 +18,9 @@ REDRAWS = 2000  # whole draws before a rule gives up; each costs well under a mi
 
 
 def generator(seed: int) -> np.random.Generator:
-    """The counter-based generator of all partition draws for ``seed`` (0 .. 2⁶⁴ − 1)."""
-    if not whole(plain(seed), 0) or seed >= 2**64:
-        raise invalid("partition.seed", "a whole number from 0 to 2^64 − 1", seed)
-    return np.random.Generator(np.random.Philox(key=np.array([seed, PARTITION_STREAM], dtype=np.uint64)))
+    """The counter-based generator of all partition draws for ``seed`` (0 .. 2⁶³ − 1)."""
+    key = [check_seed("partition.seed", seed), PARTITION_STREAM]
+    return np.random.Generator(np.random.Philox(key=np.array(key, dtype=np.uint64)))
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,8 @@ class Rule:
     doc: str
     deal: Callable[..., list[Indices]]
     params: tuple[Param, ...] = ()
+    draws: bool = True
+    """Whether the rule depends on a seed."""
 
     def fill(self, given: dict[str, Any]) -> dict[str, Any]:
         """All parameters with their values, after checking the given ones."""

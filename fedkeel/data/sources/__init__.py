@@ -9,7 +9,7 @@ from fedkeel.data.dataset import Dataset, Federation
 from fedkeel.data.sources import cifar, grey, synthetic, tiny_imagenet
 from fedkeel.data.sources.files import Place, cache_folder, place
 from fedkeel.data.sources.source import Request, Source
-from fedkeel.errors import unknown
+from fedkeel.errors import InputError, unknown
 
 SOURCES: dict[str, Source] = {
     source.name: source
@@ -21,6 +21,27 @@ SOURCES: dict[str, Source] = {
 def sources() -> list[Source]:
     """Every data set that :func:`load` knows: name, one line, sizes, classes, whether it must be downloaded."""
     return list(SOURCES.values())
+
+
+def is_path(name: str) -> bool:
+    """Whether a data set's name is the path of a folder, such as ``./sites``; a bare name is a built-in set's."""
+    separators = {"/", os.sep, os.altsep or os.sep}
+    return name in (".", "..") or any(separator in name for separator in separators)
+
+
+def brings_clients(name: str) -> bool:
+    """Whether a data set comes dealt to its clients, so that no partition rule has a say: folders and generated sets.
+
+    Names that no set has count as folders, as they did for earlier versions.
+    """
+    return name not in SOURCES or bool(SOURCES[name].params)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that is neither a built-in set's nor a path."""
+    if is_path(name) or name in SOURCES:
+        return
+    raise unknown("data set", name, sorted(SOURCES), f"The folder is written ./{name}." if os.path.isdir(name) else "")
 
 
 FileSet = Literal[
@@ -74,7 +95,8 @@ def load(
     says what is there. ``params`` are those of a generated set.
     """
     if name not in SOURCES:
-        raise unknown("data set", name, sorted(SOURCES))
+        check_name(name)
+        raise InputError(f"{name} is a path, not the name of a data set; fedkeel.data.from_npz_folder reads folders.")
     source = SOURCES[name]
     for key in params:
         if key not in source.params:
@@ -87,4 +109,4 @@ def load(
     return source.load(Request(where, transform, subset_ok, params))
 
 
-__all__ = ["SOURCES", "Source", "load", "sources"]
+__all__ = ["SOURCES", "Source", "brings_clients", "check_name", "is_path", "load", "sources"]

@@ -11,10 +11,11 @@ from fedkeel.data.dataset import Dataset, Federation, Indices, Split
 from fedkeel.data.partitions.rule import number, whole
 from fedkeel.data.partitions.sizes import lognormal_sizes
 from fedkeel.data.sources.source import Request, Source, part_generator
-from fedkeel.errors import invalid
+from fedkeel.errors import check_seed, invalid
 
 STREAM = 0x73796E7468  # second half of the Philox key: draws of generated data
 LARGEST_CLIENT = 1_000_000  # one LogNormal(4, 2) draw in two million is larger, and would only fill the memory
+LARGEST_SET = 2 << 30  # numbers in memory
 DEFAULTS_FEDDYN = {
     "alpha": 0.0,
     "beta": 0.0,
@@ -107,9 +108,15 @@ def _check(name: str, p: dict[str, Any]) -> None:
     for key in ("alpha", "beta", "sigma"):
         if key in p and not (number(p[key]) and p[key] >= 0):
             raise invalid(f"{name}.{key}", "a number of at least 0", p[key])
-    for key, least in (("clients", 1), ("samples", 1), ("features", 1), ("classes", 2), ("seed", 0)):
+    for key, least in (("clients", 1), ("samples", 1), ("features", 1), ("classes", 2)):
         if key in p and not whole(p[key], least):
             raise invalid(f"{name}.{key}", f"a whole number of at least {least}", p[key])
+    check_seed(f"{name}.seed", p["seed"])
+    # Sizes of FedProx's clients are drawn: e^(4 + 2²/2) ≈ 400 samples in the mean.
+    numbers = p["clients"] * (p.get("samples", 400) * p["features"] + p["features"] * p["classes"])
+    if numbers > LARGEST_SET:
+        allowed = f"such that clients × samples × features stay below {LARGEST_SET:,}"
+        raise invalid(f"{name}.clients", allowed, p["clients"], "Generate less.")
     if not isinstance(p.get("iid", False), bool):
         raise invalid(f"{name}.iid", "true or false", p["iid"])
 

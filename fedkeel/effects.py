@@ -1,0 +1,76 @@
+"""Settings that would change nothing where they stand: each is refused, because whoever wrote it expects something.
+
+Only values that differ from the default count. A run's own configuration names every field, and must be readable.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedkeel.algorithms.contract import Algorithm
+from fedkeel.data.dataset import Federation
+from fedkeel.data.partitions import RULES
+from fedkeel.data.sources import SOURCES, brings_clients, check_name, is_path
+from fedkeel.engine.settings import Faults, Training
+from fedkeel.errors import InputError, invalid, unknown
+
+if TYPE_CHECKING:
+    from fedkeel.config import Experiment
+
+
+def check_effects(experiment: Experiment, algorithm: type[Algorithm]) -> None:
+    """Refuse settings of an experiment that have no effect, as far as that shows without its data."""
+    check_data(experiment)
+    own, asked = algorithm.buffers, experiment.training.buffers
+    if own is not None and asked not in (own, Training.model_fields["buffers"].default):
+        hint = f"{algorithm.title} decides this itself; leave it out."
+        raise invalid("training.buffers", f"{own!r} with {experiment.algorithm.name}", asked, hint)
+    faults, usual = experiment.faults, Faults.model_fields["straggler_share"].default
+    if not faults.stragglers and faults.straggler_share != usual:
+        hint = "Without stragglers it has no effect: give faults.stragglers, or leave it out."
+        raise invalid("faults.straggler_share", "absent", list(faults.straggler_share), hint)
+    workers = experiment.run.workers
+    if experiment.run.executor == "serial" and (workers or 1) > 1:
+        raise invalid("run.workers", "1 or absent with run.executor = 'serial'", workers, "Take 'pool' for several.")
+
+
+def check_data(experiment: Experiment) -> None:
+    """Refuse what is said of the data or their partition and would not be heard."""
+    data, partition = experiment.data, experiment.partition
+    check_name(data.name)
+    extra = data.model_extra or {}
+    if "data_dir" in extra:
+        raise InputError(
+            "data.data_dir is no field of an experiment, which should mean the same on every machine; name the folder "
+            "with --data-dir or the environment variable FEDKEEL_DATA."
+        )
+    known = [] if is_path(data.name) else sorted(SOURCES[data.name].params)
+    for name in extra:
+        if name not in known:
+            raise unknown(f"parameter of data set {data.name!r}", name, known or ["(it takes none)"])
+    if is_path(data.name):
+        for name in ("normalise", "augment", "subset_ok"):
+            if getattr(data, name) != type(data).model_fields[name].default:
+                hint = "Prepare the arrays in the files, or build the federation in Python."
+                allowed = "absent for a folder, whose arrays are used as they are"
+                raise invalid(f"data.{name}", allowed, getattr(data, name), hint)
+    if brings_clients(data.name) and partition.model_fields_set:
+        given = ", ".join(sorted(partition.model_fields_set))
+        raise InputError(
+            f"partition must be absent for {data.name}, whose clients come with the data, got {given}; "
+            "remove the [partition] table."
+        )
+    if partition.seed is not None and not RULES[partition.rule].draws:
+        hint = "It would have no effect; leave it out."
+        raise invalid(
+            "partition.seed", f"absent with the rule {partition.rule}, which draws nothing", partition.seed, hint
+        )
+
+
+def check_batches(training: Training, federation: Federation) -> None:
+    """Refuse ``drop_last`` where no client has more than one batch, which is then used, whole or not."""
+    largest = int(federation.sizes.max())
+    if training.drop_last and largest <= training.batch_size:
+        hint = "A client with one incomplete batch uses it, so that nothing would be left out; take smaller batches."
+        allowed = f"false where every client has a single batch (at most {largest} samples, in batches of "
+        raise invalid("training.drop_last", f"{allowed}{training.batch_size})", True, hint)
