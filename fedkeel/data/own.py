@@ -12,11 +12,16 @@ import numpy.typing as npt
 
 from fedkeel.data.dataset import Dataset, Federation, Indices, Split
 from fedkeel.data.npz import read_npz
+from fedkeel.data.partitions.rule import plain, whole
 from fedkeel.data.transform import Transform
 from fedkeel.errors import DataError, InputError, check_seed, invalid
 
 Array = npt.NDArray[Any]
 Pair = tuple[Any, Any]
+WHOLE = 1 << 24
+"""Every whole number up to this is one of float32."""
+MOST_CLASSES = 1 << 20
+"""A larger label is a mistake (an identifier, a time), and would ask for a name for every number below it."""
 HOLDOUT_STREAM = 0x686F6C64  # second half of the Philox key: which samples of a client are held out
 
 
@@ -95,7 +100,8 @@ def from_torch(train: Any, test: Any, classes: int | None = None, name: str = "o
             raise InputError(
                 f"{name}.{part} must have a length and items (x, y), but {error}: read streams into arrays first."
             ) from error
-        read.append((_stack([x for x, _ in pairs], f"{name}.{part}"), [int(y) for _, y in pairs]))
+        labels = _stack([y for _, y in pairs], f"{name}.{part}.y")
+        read.append((_stack([x for x, _ in pairs], f"{name}.{part}"), labels.reshape(len(pairs))))
     (x, y), (x_test, y_test) = read
     return from_arrays(x, y, x_test, y_test, classes=classes, name=name, **options)
 
@@ -216,20 +222,50 @@ def _split(x: Any, y: Any, name: str) -> Split:
                 "Use x.transpose(0, 3, 1, 2).",
             )
     else:
-        with np.errstate(over="ignore"):  # too large for float32 becomes infinity, which is refused below
-            samples = samples.astype(np.float32)
+        samples = _as_float32(samples, f"{name}.x")
     if samples.ndim < 2:
         raise invalid(f"{name}.x", "an array [n, features] or [n, C, H, W]", list(samples.shape))
     if labels.shape != (len(samples),):
         raise invalid(f"{name}.y", f"one label for each of {len(samples)} samples", list(labels.shape))
-    if labels.dtype.kind == "f" and not (labels == np.round(labels)).all():
-        raise invalid(f"{name}.y", "whole numbers from 0", float(labels[labels != np.round(labels)][0]))
-    if labels.min() < 0:
-        raise invalid(f"{name}.y", "whole numbers from 0", labels.min().item())
-    if samples.dtype == np.float32 and not np.isfinite(samples).all():
-        row = int(np.flatnonzero(~np.isfinite(samples).reshape(len(samples), -1).all(axis=1))[0])
-        raise invalid(f"{name}.x", "finite numbers", f"NaN or infinity in sample {row}", "Clean or drop that sample.")
+    wrong = labels < 0
+    if labels.dtype.kind == "f":
+        wrong |= ~np.isfinite(labels) | (labels != np.round(labels))
+    if wrong.any():
+        raise invalid(f"{name}.y", "whole numbers from 0", labels[wrong][0].item())
+    if labels.max() >= MOST_CLASSES:
+        allowed, hint = f"whole numbers below {MOST_CLASSES:,}", "Number the classes from 0 without gaps."
+        raise invalid(f"{name}.y", allowed, labels.max().item(), hint)
     return Split(samples, labels.astype(np.int64))
+
+
+def _as_float32(samples: Array, name: str) -> Array:
+    """Numbers as float32: fractions may be rounded, but whole numbers stay what they are and none becomes infinite."""
+    with np.errstate(over="ignore"):
+        values = samples.astype(np.float32)
+    finite = np.isfinite(values)
+    if not finite.all():
+        row = int(np.flatnonzero(~finite.reshape(len(values), -1).all(axis=1))[0])
+        worst = samples[~finite][0].item()
+        if not np.isfinite(worst):
+            raise invalid(name, "finite numbers", f"NaN or infinity in sample {row}", "Clean or drop that sample.")
+        raise invalid(
+            name, "finite numbers of float32, up to 3.4e38", f"{worst:g} in sample {row}", "Scale the inputs."
+        )
+    if samples.dtype.kind in "iu" and (samples.dtype.itemsize > 2) and np.abs(values).max() >= WHOLE:
+        # float64 holds the rounded values; those of 64 bits beyond 2^53 are compared by going back
+        changed = values.astype(np.float64) != samples if samples.dtype.itemsize < 8 else _differ(values, samples)
+        if changed.any():
+            hint = "Scale the inputs, or give fractions (float64) if they may be rounded."
+            allowed = "whole numbers that float32 can hold, all up to 16,777,216 (2^24)"
+            raise invalid(name, allowed, samples[changed][0].item(), hint)
+    return values
+
+
+def _differ(values: Array, samples: Array) -> Array:
+    """Where 64-bit whole numbers are not what float32 made of them; 2^63 and 2^64 are beyond their types."""
+    beyond = np.abs(values) >= np.float32(np.iinfo(samples.dtype).max)
+    differ: Array = beyond | (np.where(beyond, 0, values).astype(samples.dtype) != samples)
+    return differ
 
 
 def _dataset(
@@ -245,6 +281,9 @@ def _dataset(
 ) -> Dataset:
     if classes is None:
         classes = len(class_names) if class_names else int(max(train.y.max(), test.y.max())) + 1
+    classes = plain(classes)
+    if not whole(classes, 1) or classes > MOST_CLASSES:
+        raise invalid(f"{name}.classes", f"a whole number from 1 to {MOST_CLASSES:,}", classes)
     if train.x.dtype != test.x.dtype:
         raise invalid(f"{name}.test.x", f"{train.x.dtype} like the training samples", str(test.x.dtype))
     names = tuple(class_names) if class_names else tuple(str(c) for c in range(classes))

@@ -260,7 +260,11 @@ def test_cifar_batches_are_joined_in_order(small_cifar: Path) -> None:
 
 def test_incomplete_cifar_is_refused_unless_a_subset_will_do(small_cifar: Path) -> None:
     (small_cifar / "data_batch_2.bin.xz").unlink()
-    refused("is incomplete: add data_batch_2.bin, or pass subset_ok=True", "cifar10", data_dir=small_cifar)
+    refused(
+        "is incomplete: add data_batch_2.bin, or accept the part: --set data.subset_ok=true",
+        "cifar10",
+        data_dir=small_cifar,
+    )
     assert load("cifar10", small_cifar, subset_ok=True).note == "train subset: 3 of 6"
     (small_cifar / "test_batch.bin").unlink()
     refused("add data_batch_2.bin, test_batch.bin.", "cifar10", data_dir=small_cifar, subset_ok=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedkeel.data.dataset import Dataset, Split
 from fedkeel.data.sources.cifar_names import CIFAR10_NAMES, CIFAR100_NAMES
-from fedkeel.data.sources.files import DAMAGE, Place, Remote, check_md5, file_md5, read_whole
+from fedkeel.data.sources.files import DAMAGE, Place, Remote, check_md5, file_md5, incomplete, read_whole, regular
 from fedkeel.data.sources.source import Request, Source
 from fedkeel.errors import DataError
 
@@ -85,8 +85,8 @@ def _collect(place: Place, layout: Layout, subset_ok: bool) -> dict[str, bytes]:
             usable = any(name in found for name in layout.train) and all(name in found for name in layout.test)
             if not (subset_ok and usable):
                 folder = next(iter(found.values())).parent
-                hint = ", or pass subset_ok=True to use the part" if usable else ""
-                raise DataError(f"{layout.name} in {folder} is incomplete: add {', '.join(missing)}{hint}.")
+                message = f"{layout.name} in {folder} is incomplete: add {', '.join(missing)}"
+                raise incomplete(message) if usable else DataError(f"{message}.")
         else:
             if archive is None:
                 place.fetch([layout.archive])
@@ -102,6 +102,7 @@ def _collect(place: Place, layout: Layout, subset_ok: bool) -> dict[str, bytes]:
 
 def _read_archive(path: Path, layout: Layout) -> dict[str, bytes]:
     """All files out of the official archive, read in place; nothing is extracted."""
+    regular(path)
     wanted = {**layout.train, **layout.test}
     contents: dict[str, bytes] = {}
     if any(md5 is None for _, md5 in wanted.values()) and file_md5(path) != layout.archive.md5:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import lzma
 import os
+import stat
 import struct
 import sys
 import tarfile
@@ -31,6 +32,27 @@ DAMAGE = (
 """Whatever the standard library and numpy raise on an archive that is damaged or made to harm."""
 
 
+def regular(path: Path) -> Path:
+    """The path of a file, or an error: a folder cannot be read, a pipe or a device would wait or never end."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path} cannot be read ({reason}); check what it points to.") from None
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        raise DataError(f"{path} must be a file, got {kinds.get(stat.S_IFMT(mode), 'a device')}; put the file there.")
+    return path
+
+
+def incomplete(message: str) -> DataError:
+    """A part of a set is there, and will do where somebody says so; the sentence names each way to say it."""
+    return DataError(
+        f"{message}, or accept the part: --set data.subset_ok=true for fedkeel run, --subset-ok for fedkeel partition, "
+        "subset_ok=True in Python."
+    )
+
+
 @dataclass(frozen=True)
 class Remote:
     """A file that can be downloaded: its name, its addresses (tried in order) and the md5 of its bytes."""
@@ -50,10 +72,10 @@ class Place:
     download: bool
 
     def find(self, names: Sequence[str]) -> Path | None:
-        """The first of ``names`` that exists, folder by folder."""
+        """The first of ``names`` that exists, folder by folder; a link that leads nowhere does, to be complained of."""
         for folder in self.folders:
             for name in names:
-                if (folder / name).exists():
+                if os.path.lexists(folder / name):
                     return folder / name
         return None
 
@@ -102,6 +124,7 @@ def cache_folder() -> Path:
 
 def read_whole(path: Path, limit: int) -> bytes:
     """The bytes of a plain, ``.gz`` or ``.xz`` file, decompressed, never more than ``limit`` of them."""
+    regular(path)
     try:
         if path.suffix == ".gz":
             with gzip.open(path) as packed:
@@ -131,7 +154,7 @@ def check_md5(content: bytes, expected: str, path: object) -> None:
 def file_md5(path: Path) -> str:
     """The md5 of a file of any size."""
     digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as stream:
+    with regular(path).open("rb") as stream:
         while block := stream.read(CHUNK):
             digest.update(block)
     return digest.hexdigest()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkeel.data.dataset import Dataset, Split
-from fedkeel.data.sources.files import DAMAGE, Place, Remote, check_md5, read_whole
+from fedkeel.data.sources.files import DAMAGE, Place, Remote, check_md5, incomplete, read_whole, regular
 from fedkeel.data.sources.source import UNIT, Constants, Request, Source, part_generator
 from fedkeel.errors import DataError
 
@@ -167,9 +167,9 @@ def load_emnist(request: Request) -> Dataset:
         test = _letters(*(table[f"emnist-letters-test-{kind}-ubyte"] for kind in ("images-idx3", "labels-idx1")))
     elif place.find([EMNIST_ARCHIVE.name]) is None and subset[0] is not None and subset[1] is not None:
         if not request.subset_ok:
-            raise DataError(
-                f"emnist_letters in {subset[0].parent} is incomplete (10,000 of its test images): add the four "
-                "canonical files, or pass subset_ok=True to use the part."
+            where = subset[0].parent
+            raise incomplete(
+                f"emnist_letters in {where} is incomplete (10,000 of its test images): add the four canonical files"
             )
         both = _letters(read_idx(subset[0], 10000), read_idx(subset[1], 10000))
         order = part_generator(*EMNIST_SPLIT_KEY).permutation(len(both))
@@ -207,6 +207,7 @@ def _from_archive(place: Place) -> tuple[Split, Split]:
         place.fetch([EMNIST_ARCHIVE])
     path = place.find([EMNIST_ARCHIVE.name])
     assert path is not None
+    regular(path)
     table = {}
     try:
         with zipfile.ZipFile(path) as archive:

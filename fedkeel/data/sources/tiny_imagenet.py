@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkeel.data.dataset import Dataset, Split
-from fedkeel.data.sources.files import DAMAGE, Place, Remote, atomic, file_md5
+from fedkeel.data.sources.files import DAMAGE, Place, Remote, atomic, file_md5, incomplete, regular
 from fedkeel.data.sources.source import Request, Source
 from fedkeel.errors import DataError
 
@@ -40,9 +40,7 @@ def load_tiny_imagenet(request: Request) -> Dataset:
     if (len(train), len(test)) != (TRAIN, VAL):
         note = f"subset: {len(train):,} of {TRAIN:,} training and {len(test):,} of {VAL:,} validation images"
         if not request.subset_ok:
-            raise DataError(
-                f"tiny_imagenet in {path} is incomplete ({note}): add {ARCHIVE.name}, or pass subset_ok=True to use it."
-            )
+            raise incomplete(f"tiny_imagenet in {path} is incomplete ({note}): add {ARCHIVE.name}")
     return Dataset(
         "tiny_imagenet",
         train,
@@ -61,7 +59,9 @@ def _find(place: Place) -> Path:
     if path is None:
         place.fetch([ARCHIVE])
         path = place.cache / ARCHIVE.name
-    return path.parent if path.name == "wnids.txt" else path
+    if path.name == "wnids.txt":
+        return path.parent
+    return path if path.suffix not in (".zip", ".gz") and path.is_dir() else regular(path)
 
 
 def _decoded(path: Path, cache: Path) -> dict[str, npt.NDArray[Any]]:
@@ -88,7 +88,8 @@ def _fingerprint(path: Path) -> str:
         return file_md5(path)
     digest = hashlib.md5(usedforsecurity=False)
     for file in sorted(path.rglob("*")):
-        digest.update(f"{file.relative_to(path)}:{file.stat().st_size}\n".encode())
+        if file.is_file():  # a link may lead nowhere
+            digest.update(f"{file.relative_to(path)}:{file.stat().st_size}\n".encode())
     return digest.hexdigest()
 
 
