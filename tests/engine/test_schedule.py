@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedkeel.engine.randomness import Purpose, generator, torch_seed
-from fedkeel.engine.schedule import RandomSchedule, round_half_up
+from fedkeel.engine.schedule import RandomSchedule, _first_and_others, round_half_up
 from fedkeel.engine.settings import Training
 from fedkeel.errors import InputError
 
@@ -40,6 +40,25 @@ def test_exact_sampling_takes_the_share_without_repetition() -> None:
 
 def test_at_least_one_client_takes_part() -> None:
     assert len(schedule(participation=0.001).cohort(0, 10)) == 1
+
+
+@pytest.mark.parametrize(("share", "clients"), [(1e-9, 100), (1e-300, 3), (5e-324, 1), (1e-12, 10**6)])
+def test_rare_clients_are_not_waited_for(share: float, clients: int) -> None:
+    plan = schedule(participation=share, sampling="bernoulli")
+    cohorts = [plan.cohort(t, clients) for t in range(20)]
+    assert all(len(cohort) == 1 and 0 <= cohort[0] < clients for cohort in cohorts)
+
+
+def test_a_cohort_without_waiting_has_the_law_of_one_drawn_until_somebody_comes() -> None:
+    """Six clients at 20 %: P(first = j) = 0.2·0.8^j / (1 − 0.8⁶), and 1.63 clients on average."""
+    share, clients, draws = 0.2, 6, 20_000
+    somebody = 1 - 0.8**6
+    rng = np.random.default_rng(5)
+    cohorts = [_first_and_others(rng, clients, share, somebody) for _ in range(draws)]
+    assert all(cohort == sorted(set(cohort)) and cohort[-1] < clients for cohort in cohorts)
+    first = np.bincount([cohort[0] for cohort in cohorts], minlength=clients) / draws
+    assert np.allclose(first, share * 0.8 ** np.arange(clients) / somebody, atol=0.02)
+    assert np.mean([len(cohort) for cohort in cohorts]) == pytest.approx(clients * share / somebody, rel=0.02)
 
 
 def test_bernoulli_sampling_varies_in_size_and_is_never_empty() -> None:

@@ -13,7 +13,9 @@ from fedkeel.algorithms.contract import Problem, Round, Uploads
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.algorithms.state import Rows, State
+from fedkeel.api import train
 from fedkeel.check import rounds, tiny_simulation
+from fedkeel.data import load
 from fedkeel.engine.executors import Job, Outcome, Serial
 from fedkeel.engine.faults import Fault
 from fedkeel.engine.settings import Faults
@@ -212,3 +214,20 @@ def test_a_sum_that_overflows_is_not_taken_for_a_bad_number() -> None:
     for value in (math.nan, math.inf, -math.inf):
         assert not is_finite(torch.tensor([1.0, value, -1.0]))
     assert not is_finite(torch.tensor([math.inf, -math.inf]))
+
+
+@pytest.mark.parametrize("executor", ["serial", "stacked", "auto"])
+@pytest.mark.parametrize(
+    ("algorithm", "training"),
+    [
+        (make_algorithm("fedavg"), {"lr": 1e308}),
+        (make_algorithm("fedavg"), {"lr": 1e308, "momentum": 0.9}),
+        (make_algorithm("fedprox", mu=1e308), {}),
+    ],
+)
+def test_a_factor_that_no_float_can_hold_is_divergence(
+    algorithm: FedAvg, training: dict[str, float], executor: str
+) -> None:
+    data = load("mnist5k").partition("iid", clients=4)
+    with pytest.raises(DivergedError, match=r"a rate or parameter is too large .* try a smaller training\.lr"):
+        train(algorithm, model="logistic", data=data, rounds=1, executor=executor, **training)
