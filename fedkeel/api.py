@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
@@ -26,7 +25,7 @@ from fedkeel.engine.simulation import RunState, Simulation
 from fedkeel.engine.threads import torch_threads
 from fedkeel.errors import FedkeelError, InputError, check_seed, invalid
 from fedkeel.learning.losses import Loss
-from fedkeel.notices import heard_by
+from fedkeel.notices import heard_by, notice
 from fedkeel.runs import directory as run_directory
 from fedkeel.runs import machine, same_data
 from fedkeel.runs.fit import check_fits
@@ -43,10 +42,6 @@ class StoppedError(FedkeelError):
     def __init__(self, directory: Path, round: int, rounds: int) -> None:
         super().__init__(f"stopped after round {round} of {rounds}, which is kept in {directory}")
         self.directory, self.round, self.rounds = directory, round, rounds
-
-
-class MachineWarning(UserWarning):
-    """A run goes on where its bits may come out otherwise than where it began."""
 
 
 @dataclass(frozen=True)
@@ -275,9 +270,7 @@ def _choose_executor(simulation: Simulation, store: Store, state: RunState | Non
     now = machine.here(executor, simulation.task.device)
     done = store.rounds_done()
     if was is not None and done > 0 and (found := machine.differences(was, now)):
-        said = machine.warning(found, done)
-        store.event("machine", said)
-        warnings.warn(said, MachineWarning, stacklevel=4)
+        notice("machine", machine.warning(found, done))
     if now != was:
         store.put_meta(machine.KEY, now.model_dump_json())
 

@@ -12,7 +12,7 @@ import typer
 
 from fedkeel import api, build, config
 from fedkeel.cli.main import print_json
-from fedkeel.cli.screen import Life, console, identity, table, told_in_a_line
+from fedkeel.cli.screen import Life, console, identity, table
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.interrupt import StopRequest
@@ -78,7 +78,7 @@ def _run_one(experiment: config.Experiment, options: Options, stop: StopRequest)
     done = rounds_done(directory) if options.resume else 0
     if not options.quiet:
         console.print(f"[bold]{identity(simulation)}[/]")
-    with Life(experiment.training.rounds, done, options.quiet) as life, told_in_a_line(api.MachineWarning):
+    with Life(experiment.training.rounds, done, options.quiet) as life:
         return api.run(
             experiment,
             directory,

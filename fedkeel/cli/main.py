@@ -35,6 +35,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only."
 def run() -> None:
     """Entry point: a user's mistake becomes one sentence and exit code 2, never a traceback."""
     warnings.showwarning = _warn
+    warnings.simplefilter("always", FedkeelWarning)  # every run of a sweep has its own
     try:
         app()
     except FedkeelError as error:

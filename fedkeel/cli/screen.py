@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -50,23 +47,6 @@ def sparkline(values: Sequence[float], width: int = 10) -> str:
     low, high = min(shown), max(shown)
     span = (high - low) or 1.0
     return "".join(BLOCKS[int((value - low) / span * (len(BLOCKS) - 1))] for value in shown)
-
-
-@contextmanager
-def told_in_a_line(kind: type[Warning]) -> Iterator[None]:
-    """Warnings of a kind as one line each on stderr, without the place in the program that they come from."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", kind)
-        shown = warnings.showwarning
-
-        def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
-            if issubclass(category, kind):
-                print(f"fedkeel: warning: {message}", file=sys.stderr, flush=True)
-            else:
-                shown(message, category, *rest, **named)
-
-        warnings.showwarning = show
-        yield
 
 
 class _Life(ProgressColumn):

@@ -25,6 +25,7 @@ from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import DataError, FedkeelError
 from fedkeel.learning.task import Task
+from fedkeel.notices import FedkeelWarning
 from fedkeel.runs import machine
 from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import FILE, Store
@@ -104,7 +105,7 @@ def test_everything_that_can_change_a_bit_is_compared() -> None:
 def test_another_machine_is_noted_and_warned_of_once(field: str, tmp_path: Path) -> None:
     run(tmp_path, 1, executor="serial")
     put(tmp_path, machine.KEY, json.dumps(json.loads(meta(tmp_path, machine.KEY)) | {field: CHANGED[field]}))
-    with pytest.warns(api.MachineWarning, match="rounds up to 1 were computed on another machine"):
+    with pytest.warns(FedkeelWarning, match="rounds up to 1 were computed on another machine"):
         run(tmp_path, 2, resume=True, executor="serial")
     (said,) = events(tmp_path)
     assert "now" in said
