@@ -69,8 +69,3 @@ def decode(key: Sequence[object], dtype: Any, shape: Any, crc: Any, data: Any) -
 def checksum(key: Sequence[object], dtype: str, shape: str, data: Any) -> int:
     """CRC-32 of a value and everything that says what it is."""
     return zlib.crc32(data, zlib.crc32(json.dumps([*key, dtype, shape]).encode()))
-
-
-def checksum_of_rows(rows: object) -> int:
-    """CRC-32 of rows of numbers and texts as they stand in the database."""
-    return zlib.crc32(json.dumps(rows).encode())

@@ -1,19 +1,18 @@
-"""The tables of a run's database, and how a database of an earlier version becomes one of this."""
+"""The tables of a run's database, and whether a file holds exactly them."""
 
 from __future__ import annotations
 
-import json
+import re
 import sqlite3
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Iterable
+from contextlib import closing
+from functools import cache
 
-from fedkeel.runs.encoding import checksum, checksum_of_rows
+SCHEMA = 3
+"""Version of the tables that ``create`` makes."""
 
-SCHEMA = 2
-"""Version of the tables below."""
-
+META = "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);"
 _HISTORY = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE rounds (
     round INTEGER PRIMARY KEY, lr REAL, clients INTEGER, steps INTEGER, samples INTEGER,
     train_loss REAL, drift REAL, bytes_down INTEGER, bytes_up INTEGER, seconds REAL
@@ -28,13 +27,15 @@ CREATE TABLE client_metrics (
     round INTEGER, client INTEGER, split TEXT, accuracy REAL, loss REAL, PRIMARY KEY (round, client, split)
 );
 """
-# tensors: the state after the last round; `round` is the one that last changed a row.
+_TENSORS_1 = """
+CREATE TABLE tensors (
+    owner TEXT, name TEXT, client INTEGER, dtype TEXT, shape TEXT, data BLOB, PRIMARY KEY (owner, name, client)
+);
+"""
+# tensors: the state after the last round; `round` is the one that last changed a row, also by marking it as gone.
 # kept: the same rows as they were at kept rounds, each only where it changed since the kept round before.
-# checks: a checksum over a round's rows in rounds and metrics.
-_SINCE_2 = """
+SINCE_2 = """
 CREATE TABLE events (id INTEGER PRIMARY KEY, time TEXT NOT NULL, round INTEGER, kind TEXT NOT NULL, text TEXT NOT NULL);
-CREATE TABLE checks (round INTEGER PRIMARY KEY, crc INTEGER NOT NULL);
-CREATE TABLE checkpoints (round INTEGER PRIMARY KEY);
 CREATE TABLE tensors (
     owner TEXT, name TEXT, client INTEGER, round INTEGER, dtype TEXT, shape TEXT, crc INTEGER, data BLOB,
     PRIMARY KEY (owner, name, client)
@@ -44,77 +45,90 @@ CREATE TABLE kept (
     PRIMARY KEY (owner, name, client, round)
 );
 """
-HISTORY_TABLES = ("rounds", "metrics", "clients", "client_metrics", "checks")
-"""Tables whose first column is a round and whose rows never change."""
+_CHECKS_2 = """
+CREATE TABLE checks (round INTEGER PRIMARY KEY, crc INTEGER NOT NULL);
+CREATE TABLE checkpoints (round INTEGER PRIMARY KEY);
+"""
+# checks: of every round the sum over tensors, the sum over kept where the round was kept, and the digest of all that
+# the round wrote and of the round before (fedkeel/runs/ledger.py).
+# seal: one row about everything else: the last round and its digest, the sums over meta and events.
+CHECKS_3 = """
+CREATE TABLE checks (round INTEGER PRIMARY KEY, state TEXT NOT NULL, kept TEXT, digest TEXT NOT NULL);
+CREATE TABLE seal (
+    id INTEGER PRIMARY KEY, round INTEGER NOT NULL, digest TEXT NOT NULL, meta TEXT NOT NULL, events TEXT NOT NULL
+);
+"""
+_VERSIONS = {
+    "1": META + _HISTORY + _TENSORS_1,
+    "2": META + _HISTORY + SINCE_2 + _CHECKS_2,
+    str(SCHEMA): META + _HISTORY + SINCE_2 + CHECKS_3,
+}
+HISTORY_TABLES = {"rounds": "ifiiiffiif", "metrics": "ittff", "clients": "iiiff", "client_metrics": "iitff"}
+"""Tables whose first column is a round and whose rows never change; their columns: integer, float or NULL, text."""
 
 
 def create(db: sqlite3.Connection) -> None:
     """All tables, inside the caller's transaction."""
-    _execute_all(db, _HISTORY + _SINCE_2)
-    db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
+    execute_all(db, _VERSIONS[str(SCHEMA)])
 
 
-def version(db: sqlite3.Connection) -> str | None:
-    """The schema of a database; None for one without tables, as a process leaves that was killed while starting."""
-    if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+def identify(db: sqlite3.Connection) -> str | None:
+    """The version of a database whose tables are exactly those of that version; before, nothing else of it is read.
+
+    None for one without tables, as a process leaves that was killed while starting; the number alone for one of a later
+    version. ``ValueError`` says what is foreign.
+    """
+    found = _objects(db)
+    if not found:
         return None
-    found = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-    return "unknown" if found is None else str(found[0])
+    (meta,) = _expected(META)[:1]
+    if meta not in found:
+        raise ValueError("it has no table of a run's settings: it was made by something else")
+    stored = db.execute("SELECT value FROM meta NOT INDEXED WHERE +key = 'schema'").fetchall()
+    version = stored[0][0] if len(stored) == 1 else None
+    if version not in _VERSIONS:
+        if isinstance(version, str) and re.fullmatch(r"[1-9]\d{0,3}", version):
+            return version
+        raise ValueError("the version of its tables is missing")
+    expected = _expected(_VERSIONS[version])
+    for kind, name, _, _ in sorted(set(found) - set(expected), key=str):
+        raise ValueError(f"the {str(kind)[:20]} {str(name)[:60]!r} in it is none of fedkeel's, and nothing was run")
+    for _, name, _, _ in sorted(set(expected) - set(found), key=str):
+        raise ValueError(f"the table {name!r} is missing")
+    if len(found) != len(expected):
+        raise ValueError("a table is there twice")
+    return str(version)
 
 
-def migrate_from_1(db: sqlite3.Connection, configuration: str) -> None:
-    """Bring a database of schema 1, which knew no events and no checksums, to this one in the caller's transaction."""
-    db.execute("ALTER TABLE tensors RENAME TO tensors_1")
-    _execute_all(db, _SINCE_2)
-    done = int(db.execute("SELECT coalesce(max(round), 0) FROM rounds").fetchone()[0])
-    for row in db.execute("SELECT owner, name, client, dtype, shape, data FROM tensors_1"):
-        owner, name, client, dtype, shape, data = row
-        crc = checksum((owner, name, client), dtype, shape, data)
-        db.execute(
-            "INSERT INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (owner, name, client, done, dtype, shape, crc, data)
-        )
-    db.execute("DROP TABLE tensors_1")
-    for round in list(rows_by_round(db)):
-        add_check(db, round)
-    db.execute("INSERT OR REPLACE INTO meta VALUES ('configuration', ?)", (configuration,))
-    db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA),))
-    add_event(db, "migrated", done, f"from schema 1 to {SCHEMA}")
+def columns_fit(row: Iterable[object], kinds: str) -> bool:
+    """Whether a row holds what its columns are for; SQLite itself takes anything anywhere."""
+    types: dict[str, tuple[type, ...]] = {"i": (int,), "f": (float, type(None)), "t": (str,)}
+    return all(type(value) in types[kind] for value, kind in zip(row, kinds, strict=True))
 
 
-def rows_by_round(db: sqlite3.Connection, only: int | None = None) -> dict[int, list[list[Any]]]:
-    """What ``checks`` covers: of every round its row in ``rounds``, then those in ``metrics``, as SQLite keeps them."""
-    found: dict[int, list[list[Any]]] = {}
-    for table in ("rounds", "metrics"):
-        query = f"SELECT * FROM {table} WHERE round = coalesce(?, round) ORDER BY round, rowid"
-        for row in db.execute(query, (only,)):
-            found.setdefault(row[0], []).append(list(row))
-    return found
-
-
-def add_check(db: sqlite3.Connection, round: int) -> None:
-    """The checksum over what was just written of a round, read back, so that it is of what SQLite made of it."""
-    rows = rows_by_round(db, round).get(round)
-    if rows is not None:
-        db.execute("INSERT INTO checks VALUES (?, ?)", (round, checksum_of_rows(rows)))
-
-
-def add_event(db: sqlite3.Connection, kind: str, round: int, text: str) -> None:
-    """A line in the run's diary."""
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    db.execute("INSERT INTO events (time, round, kind, text) VALUES (?, ?, ?, ?)", (now, round, kind, text))
-
-
-def server_order(db: sqlite3.Connection) -> list[str]:
-    """The names of the server's values in the order in which the algorithm made them."""
-    found = db.execute("SELECT value FROM meta WHERE key = 'server_order'").fetchone()
-    names = json.loads(found[0]) if found else None
-    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise ValueError("the list of the server's values is missing")
-    return names
-
-
-def _execute_all(db: sqlite3.Connection, statements: str) -> None:
+def execute_all(db: sqlite3.Connection, statements: str) -> None:
     # Not executescript(), which would commit the caller's transaction first.
     for statement in statements.split(";"):
         if statement.strip():
             db.execute(statement)
+
+
+Object = tuple[object, object, object, object]
+"""Kind, name, table and definition of something in a database."""
+
+
+def _objects(db: sqlite3.Connection) -> list[Object]:
+    rows = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
+    return [(kind, name, table, _plain(sql)) for kind, name, table, sql in rows]
+
+
+@cache
+def _expected(statements: str) -> list[Object]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        execute_all(db, statements)
+        return _objects(db)
+
+
+def _plain(sql: object) -> object:
+    """A definition without the layout of its text."""
+    return re.sub(r" ?([(),]) ?", r"\1", " ".join(sql.split())) if isinstance(sql, str) else sql

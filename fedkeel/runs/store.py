@@ -2,7 +2,8 @@
 
 History tables (``rounds``, ``metrics``, ``clients``, ``events``) are plain and may be read by any SQLite client while
 the run goes on. The ``tensors`` table holds the state that the next round depends on; of client rows only changed ones
-are written. ``kept`` holds the states of earlier rounds from which a new run may start.
+are written. ``kept`` holds the states of earlier rounds from which a new run may start. Whatever is read is compared
+with digests (``ledger``) before it is believed.
 
 A committed round survives the death of the process (SIGKILL, out of memory). After a loss of power the file is whole,
 but rounds of the last half minute or so may be missing: the log is not forced to disk after every round.
@@ -11,7 +12,6 @@ but rounds of the last half minute or so may be missing: the log is not forced t
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -22,21 +22,26 @@ from typing import Any
 from fedkeel.algorithms.state import Rows, State, keep_row
 from fedkeel.engine.simulation import RoundRecord, RunState
 from fedkeel.errors import DataError, FedkeelError
-from fedkeel.runs import schema
-from fedkeel.runs.encoding import GONE, ROWS, checksum_of_rows, decode, encode, marker
+from fedkeel.runs import ledger, migration, schema
+from fedkeel.runs.connection import (
+    FILE,
+    bounded,
+    closed_on_error,
+    connect,
+    connect_reading,
+    prepare_to_write,
+    readable,
+)
+from fedkeel.runs.digests import DamagedError, Sum
+from fedkeel.runs.encoding import GONE, ROWS, Encoded, decode, encode, marker
 from fedkeel.runs.history import History, Measured, RoundSummary
 from fedkeel.runs.writeback import WriteBack
 
-FILE = "run.sqlite"
 NO_CLIENT = -1
-PAGE = 65536
-"""Bytes of a page: the largest, because a vector of 0.8 MB then is 13 pages of the log instead of 195."""
-CACHE = 32 << 20
-"""Bytes of changed pages before SQLite writes some to the log early: a round of ten client vectors should fit."""
 SMALLEST = 512
 """Bytes of the smallest page that SQLite knows; a file is 0 or more pages."""
-PATIENCE = 30
-"""Seconds to wait for somebody else's write lock."""
+MODEL_DIGEST = "model"
+"""The setting that holds the digest of the model that was exported."""
 
 
 class StoreError(FedkeelError):
@@ -73,14 +78,17 @@ class Store:
         """
         path = directory / FILE
         try:
-            with _readable(path, but=sqlite3.OperationalError), _closed_on_error(_connect(path)) as connection:
+            with readable(path, but=sqlite3.OperationalError), closed_on_error(connect(path)) as connection:
                 store = cls(directory, connection)
-                if schema.version(connection) is not None:
+                if schema.identify(connection) is not None:
                     raise DataError(f"{path} holds a run already; continue it with --resume, or choose another folder.")
+                prepare_to_write(connection)
                 with store._transaction():
-                    schema.create(store._db)
-                    store._put_meta("configuration", configuration)
-                    schema.add_event(store._db, "started", 0, text)
+                    schema.create(connection)
+                    ledger.Seal().write(connection)
+                    ledger.put_meta(connection, "schema", str(schema.SCHEMA))
+                    ledger.put_meta(connection, "configuration", configuration)
+                    ledger.add_event(connection, "started", 0, text)
                     if origin is not None:
                         store._copy(*origin)
         except sqlite3.OperationalError as error:
@@ -89,19 +97,31 @@ class Store:
 
     @classmethod
     def open(cls, directory: Path) -> Store:
-        """The store of an earlier run, to go on with it; brought to this version's schema where it is older."""
+        """The store of an earlier run, to go on with it; brought to this version's schema where it is older.
+
+        What SQLite itself keeps must be sound before anything is written through it: pages, free pages and indexes.
+        """
         path = directory / FILE
         if not holds_run(directory):
             raise DataError(f"there is no run in {directory} (no {FILE}); check the path, or start without --resume.")
-        with _readable(path), _closed_on_error(_connect(path)) as connection:
+        with readable(path), closed_on_error(connect(path)) as connection:
             store = cls(directory, connection)
-            complaint = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if complaint != "ok":
-                raise ValueError(complaint.splitlines()[-1])
-            if schema.version(store._db) == "1":
+            with bounded(connection, path):
+                found = schema.identify(connection)
+                complaint = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
+                if complaint != "ok":
+                    raise DamagedError(complaint.splitlines()[-1])
+            prepare_to_write(connection)
+            if found in ("1", "2"):
                 with store._transaction():
-                    schema.migrate_from_1(store._db, _text_beside(directory))
+                    if found == "1":
+                        migration.from_1(connection, _text_beside(directory))
+                    else:
+                        migration.from_2(connection)
             store._require_schema(path)
+            with bounded(connection, path):
+                ledger.meta(connection)
+                ledger.events(connection)
         return store
 
     @classmethod
@@ -110,7 +130,7 @@ class Store:
         path = directory / FILE
         if not path.is_file():
             raise DataError(f"there is no run in {directory} (no {FILE}); check the path.")
-        with _readable(path), _closed_on_error(_connect_reading(path)) as connection:
+        with readable(path), closed_on_error(connect_reading(path)) as connection:
             store = cls(directory, connection)
             store._require_schema(path)
         return store
@@ -135,139 +155,167 @@ class Store:
         ``keep`` also keeps this state, so that a new run may start from it when this one has gone on.
         """
         saved = dict(self._saved)
-        try:
-            with self._transaction():
-                if summary is not None:
-                    self._insert("rounds", [list(astuple(summary))])
-                if record is not None:
-                    drifts = record.drifts or (None,) * len(record.cohort)
-                    each = zip(record.cohort, record.steps, record.losses, drifts, strict=True)
-                    self._insert("clients", [[record.t, *row] for row in each])
-                    for fault in record.faults:
-                        detail = f": {fault.detail}" if fault.detail else ""
-                        schema.add_event(self._db, fault.kind, record.t, f"client {fault.client}{detail}")
-                self._insert("metrics", [list(astuple(m)) for m in measured])
-                self._insert("client_metrics", [[state.t, *row] for row in client_scores])
-                schema.add_check(self._db, state.t)
-                self._write_state(state, saved)
-                if keep:
-                    self._keep(state.t)
-        except sqlite3.Error as error:
-            raise self._failure(f"round {state.t}", error) from None
+        with self._writing(f"round {state.t}"):
+            written = ledger.Written(self._db)
+            if summary is not None:
+                self._insert("rounds", [list(astuple(summary))])
+            if record is not None:
+                drifts = record.drifts or (None,) * len(record.cohort)
+                each = zip(record.cohort, record.steps, record.losses, drifts, strict=True)
+                self._insert("clients", [[record.t, *row] for row in each])
+                for fault in record.faults:
+                    detail = f": {fault.detail}" if fault.detail else ""
+                    ledger.add_event(self._db, fault.kind, record.t, f"client {fault.client}{detail}")
+            self._insert("metrics", [list(astuple(m)) for m in measured])
+            self._insert("client_metrics", [[state.t, *row] for row in client_scores])
+            before = ledger.last_check(self._db)
+            total = self._write_state(state, saved, Sum(before.state if before else ""))
+            kept = self._keep(state.t) if keep else None
+            ledger.add_check(self._db, state.t, total.text, kept, written.rows())
         self._saved = saved
         self._write_back.after_commit()
 
     def event(self, kind: str, text: str, round: int | None = None) -> None:
         """Note what happened; by default after the last committed round."""
-        try:
-            with self._transaction():
-                schema.add_event(self._db, kind, self.rounds_done() if round is None else round, text)
-        except sqlite3.Error as error:
-            raise self._failure(f"the event {kind!r}", error) from None
+        with self._writing(f"the event {kind!r}"):
+            ledger.add_event(self._db, kind, self._last() if round is None else round, text)
 
     def put_meta(self, key: str, value: str) -> None:
-        """Keep one of the run's texts."""
-        try:
-            with self._transaction():
-                self._put_meta(key, value)
-        except sqlite3.Error as error:
-            raise self._failure(f"the value {key!r}", error) from None
+        """Keep one of the run's texts; its checksum covers the key, too."""
+        with self._writing(f"the value {key!r}"):
+            ledger.put_meta(self._db, key, value)
 
     def change_configuration(self, text: str, changes: Iterable[str]) -> None:
         """Go on with another configuration, and note each change."""
-        try:
-            with self._transaction():
-                self._put_meta("configuration", text)
-                for change in changes:
-                    schema.add_event(self._db, "changed", self.rounds_done(), change)
-        except sqlite3.Error as error:
-            raise self._failure("the configuration", error) from None
+        with self._writing("the configuration"):
+            ledger.put_meta(self._db, "configuration", text)
+            for change in changes:
+                ledger.add_event(self._db, "changed", self._last(), change)
 
     def rounds_done(self) -> int:
         """The last committed round."""
-        with _readable(self.directory / FILE):
-            return int(self._db.execute("SELECT coalesce(max(round), 0) FROM rounds").fetchone()[0])
+        with readable(self.directory / FILE):
+            return self._last()
 
     def history(self, until: int | None = None) -> History:
-        """Everything measured, up to and including a round; every row is checked against its checksum."""
-        with _readable(self.directory / FILE):
-            checks = dict(self._db.execute("SELECT round, crc FROM checks"))
-            found = schema.rows_by_round(self._db)
-            for round in checks.keys() | found.keys():
-                if checks.get(round) != checksum_of_rows(found.get(round)):
-                    raise ValueError(f"the numbers of round {round} do not fit their checksum")
-            last = math.inf if until is None else until
-            rounds = self._db.execute("SELECT * FROM rounds WHERE round <= ? ORDER BY round", (last,))
-            metrics = self._db.execute("SELECT * FROM metrics WHERE round <= ? ORDER BY round, rowid", (last,))
-            return History(
-                [RoundSummary(*_floats(row)) for row in rounds], [Measured(*_floats(row)) for row in metrics]
-            )
+        """Everything measured, up to and including a round."""
+        history = History()
+        with self._reading():
+            for check, rows in ledger.walk(self._db):
+                if until is None or check.round <= until:
+                    history.rounds += [RoundSummary(*_floats(row)) for row in rows["rounds"]]
+                    history.measured += [Measured(*_floats(row)) for row in rows["metrics"]]
+        return history
 
     def events(self) -> list[Event]:
         """The run's diary, oldest first."""
-        with _readable(self.directory / FILE):
-            return [Event(*row) for row in self._db.execute("SELECT time, round, kind, text FROM events ORDER BY id")]
+        with self._reading():
+            return [Event(*row) for row in ledger.events(self._db)]
 
     def configuration(self) -> str:
         """The configuration that the run goes on with, as TOML."""
         return self.meta("configuration") or ""
 
     def meta(self, key: str) -> str | None:
-        """One of the run's texts: configuration, executor, parent, parent_round."""
-        with _readable(self.directory / FILE):
-            found = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-            return None if found is None else str(found[0])
+        """One of the run's texts: configuration, executor, parent, parent_round, …"""
+        with self._reading():
+            return ledger.meta(self._db).get(key)
 
     def kept_rounds(self) -> list[int]:
         """Every round whose state can be read: the kept ones and the last."""
-        with _readable(self.directory / FILE):
-            kept = {int(row[0]) for row in self._db.execute("SELECT round FROM checkpoints")}
-        return sorted(kept | {self.rounds_done()})
+        with self._reading():
+            checks = [check for check, _ in ledger.walk(self._db)]
+        return [check.round for check in checks if check.kept or check is checks[-1]] or [0]
 
     def read_state(self, round: int | None = None) -> RunState | None:
         """The state after the last committed round, or after a kept one; None in an empty store."""
-        with _readable(self.directory / FILE), self._snapshot():
-            last = self.rounds_done()
-            if round is None or round == last:
-                rows = self._db.execute("SELECT owner, name, client, dtype, shape, crc, data FROM tensors")
-                return self._assembled(rows, remember=True)
-            if round not in self.kept_rounds():
-                there = ", ".join(map(str, self.kept_rounds()))
+        with self._reading():
+            checks = [check for check, _ in ledger.walk(self._db)]
+            if not checks and round is None:
+                if self._db.execute("SELECT count(*) FROM tensors NOT INDEXED").fetchone()[0]:
+                    raise DamagedError("it has a state but no rounds")
+                return None
+            there = {check.round: check for check in checks if check.kept or check is checks[-1]}
+            if round is not None and round not in there:
                 raise DataError(
                     f"the run in {self.directory} does not hold the state after round {round}; it holds those after "
-                    f"{there} (run.checkpoint_every keeps more)."
+                    f"{', '.join(map(str, there))} (run.checkpoint_every keeps more)."
                 )
-            latest = (
-                "SELECT owner, name, client, dtype, shape, crc, data FROM kept AS k WHERE round = (SELECT max(round) "
-                "FROM kept WHERE owner = k.owner AND name = k.name AND client = k.client AND round <= ?)"
-            )
-            return self._assembled(self._db.execute(latest, (round,)), remember=False)
+            last = round is None or round == checks[-1].round
+            check = checks[-1] if round is None else there[round]
+            state = self._assembled(self._live(check) if last else self._kept(check), remember=last)
+            if state.t != check.round:
+                raise DamagedError(f"its state is that of round {state.t}, its last round {check.round}")
+            return state
+
+    def verify_pages(self) -> None:
+        """Compare what SQLite itself keeps: pages, free pages, and indexes with their tables."""
+        with self._reading():
+            complaint = str(self._db.execute("PRAGMA integrity_check(1)").fetchone()[0])
+            if complaint != "ok":
+                raise DamagedError(complaint.splitlines()[-1])
+
+    def _live(self, check: ledger.Check) -> Iterator[tuple[Any, ...]]:
+        """The rows of the state after the last round; after the last row their set is compared with its sum."""
+        total = Sum()
+        for row in self._db.execute(f"SELECT {ledger.TENSOR_FIELDS}, data FROM tensors NOT INDEXED"):
+            total.add(*row[:-1])
+            yield row
+        if total.text != check.state:
+            raise DamagedError(f"the state does not fit the checksum of round {check.round}")
+
+    def _kept(self, check: ledger.Check) -> Iterator[tuple[Any, ...]]:
+        """The rows of the state after a kept round: of every value the last row up to it."""
+        total = Sum()
+        latest: dict[tuple[Any, ...], tuple[int, list[Any]]] = {}
+        for number, *row in self._db.execute(f"SELECT rowid, {ledger.TENSOR_FIELDS} FROM kept NOT INDEXED"):
+            if row[3] <= check.round:
+                total.add(*row)
+                key = tuple(row[:3])
+                if key not in latest or latest[key][1][3] < row[3]:
+                    latest[key] = (number, row)
+        if total.text != check.kept:
+            raise DamagedError(f"the state kept at round {check.round} does not fit its checksum")
+        for number, row in latest.values():
+            found = self._db.execute(f"SELECT {ledger.TENSOR_FIELDS}, data FROM kept WHERE rowid = ?", (number,))
+            (full,) = found.fetchall()
+            if list(full[:-1]) != row:
+                raise DamagedError(f"the state kept at round {check.round} is damaged")
+            yield full
 
     def _copy(self, source: Store, state: RunState) -> None:
-        for table in schema.HISTORY_TABLES:
-            rows = source._db.execute(f"SELECT * FROM {table} WHERE round <= ? ORDER BY rowid", (state.t,))
-            self._insert(table, [list(row) for row in rows])
-        self._put_meta("parent", str(source.directory))
-        self._put_meta("parent_round", str(state.t))
-        self._write_state(state, self._saved)
-        schema.add_event(self._db, "forked", state.t, f"from round {state.t} of {source.directory}")
+        """Begin with another run's history and the state after its last round."""
+        total = self._write_state(state, self._saved, Sum())
+        with source._reading():
+            for check, rows in ledger.walk(source._db):
+                if check.round <= state.t:
+                    for table, of_table in rows.items():
+                        self._insert(table, of_table)
+                    # The states of earlier rounds stay where they are.
+                    ledger.add_check(self._db, check.round, total.text if check.round == state.t else "", None, rows)
+        ledger.put_meta(self._db, "parent", str(source.directory))
+        ledger.put_meta(self._db, "parent_round", str(state.t))
+        ledger.add_event(self._db, "forked", state.t, f"from round {state.t} of {source.directory}")
 
-    def _assembled(self, rows: Iterable[tuple[Any, ...]], remember: bool) -> RunState | None:
+    def _assembled(self, rows: Iterable[tuple[Any, ...]], remember: bool) -> RunState:
         values: dict[str, dict[str, Any]] = {}
-        for owner, name, client, dtype, shape, crc, data in rows:
+        for owner, name, client, _, dtype, shape, crc, data in rows:
+            if not schema.columns_fit((owner, name, client), "tti"):
+                raise DamagedError("a value of the state has no name")
             try:
                 value = decode((owner, name, client), dtype, shape, crc, data)
             except ValueError as error:
-                raise ValueError(f"the value {owner}.{name} is damaged, {error}") from None
+                raise DamagedError(f"the value {owner}.{name} is damaged, {error}") from None
             named = values.setdefault(owner, {})
             if dtype == ROWS:
                 named.setdefault(name, {})
             elif client == NO_CLIENT:
                 named[name] = value
             elif dtype != GONE:
-                named.setdefault(name, {})[client] = keep_row(value)
-        if not values:
-            return None
+                of_clients = named.setdefault(name, {})
+                if not isinstance(of_clients, dict):
+                    raise DamagedError(f"the value {owner}.{name} is damaged, it is one and many")
+                of_clients[client] = keep_row(value)
         tables: dict[str, dict[str, Any]] = {
             o: {n: Rows(v) if isinstance(v, dict) else v for n, v in named.items()} for o, named in values.items()
         }
@@ -275,12 +323,21 @@ class Store:
             self._saved = {(o, n): v for o, named in tables.items() for n, v in named.items() if isinstance(v, Rows)}
         try:
             engine, server = tables["engine"], tables["server"]
-            ordered = State(**{name: server[name] for name in schema.server_order(self._db)})
+            ordered = State(**{name: server[name] for name in self._server_order()})
             return RunState(int(engine["t"]), ordered, engine["b"], tables.get("client", {}), engine["client_buffers"])
         except KeyError as error:
-            raise ValueError(f"the value {error} of the state is missing") from None
+            raise DamagedError(f"the value {error} of the state is missing") from None
 
-    def _write_state(self, state: RunState, saved: dict[tuple[str, str], Rows]) -> None:
+    def _server_order(self) -> list[str]:
+        """The names of the server's values in the order in which the algorithm made them."""
+        found = ledger.meta(self._db).get("server_order")
+        names = json.loads(found) if found else None
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise DamagedError("the list of the server's values is missing")
+        return names
+
+    def _write_state(self, state: RunState, saved: dict[tuple[str, str], Rows], total: Sum) -> Sum:
+        """Write what changed, and bring the sum over all values up to date."""
         values: dict[tuple[str, str], Any] = {
             ("engine", "t"): state.t,
             ("engine", "b"): state.b,
@@ -290,60 +347,85 @@ class Store:
         values |= {("client", name): rows for name, rows in state.clients.items()}
         for (owner, name), value in values.items():
             if isinstance(value, Rows):
-                self._write_rows(owner, name, state.t, value, saved.get((owner, name)))
+                self._write_rows(total, owner, name, state.t, value, saved.get((owner, name)))
                 saved[owner, name] = value
             else:
-                self._write(owner, name, NO_CLIENT, state.t, encode((owner, name, NO_CLIENT), value))
-        self._put_meta("server_order", json.dumps(list(state.server)))
+                key = (owner, name, NO_CLIENT)
+                self._write(total, key, state.t, encode(key, value))
+        ledger.put_meta(self._db, "server_order", json.dumps(list(state.server)))
+        return total
 
-    def _write_rows(self, owner: str, name: str, t: int, rows: Rows, before: Rows | None) -> None:
+    def _write_rows(self, total: Sum, owner: str, name: str, t: int, rows: Rows, before: Rows | None) -> None:
         """The rows that differ from those written before; unchanged ones are the same objects."""
         if before is None:
-            self._write(owner, name, NO_CLIENT, t, marker((owner, name, NO_CLIENT), ROWS))
+            key = (owner, name, NO_CLIENT)
+            self._write(total, key, t, marker(key, ROWS))
         old = before or Rows()
         for client, row in rows.changed_since(old):
-            self._write(owner, name, client, t, encode((owner, name, client), row))
-        gone = [(owner, name, client) for client in rows.gone_since(old)]
-        self._db.executemany("DELETE FROM tensors WHERE owner = ? AND name = ? AND client = ?", gone)
+            key = (owner, name, client)
+            self._write(total, key, t, encode(key, row))
+        for client in rows.gone_since(old):
+            key = (owner, name, client)
+            self._write(total, key, t, marker(key, GONE))  # so that the next kept round knows that it went
 
-    def _write(self, owner: str, name: str, client: int, t: int, encoded: Any) -> None:
-        # An update in place: REPLACE would free and take anew all pages of a vector.
-        self._db.execute(
-            "INSERT INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, name, client) DO UPDATE SET "
-            "round = excluded.round, dtype = excluded.dtype, shape = excluded.shape, crc = excluded.crc, "
-            "data = excluded.data",
-            (owner, name, client, t, *encoded),
-        )
+    def _write(self, total: Sum, key: tuple[str, str, int], t: int, encoded: Encoded) -> None:
+        find = "SELECT rowid, round, dtype, shape, crc FROM tensors WHERE owner = ? AND name = ? AND client = ?"
+        old = self._db.execute(find, key).fetchone()
+        if old is None:
+            self._db.execute("INSERT INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*key, t, *encoded))
+        else:
+            # An update in place: REPLACE would free and take anew all pages of a vector.
+            update = "UPDATE tensors SET round = ?, dtype = ?, shape = ?, crc = ?, data = ? WHERE rowid = ?"
+            self._db.execute(update, (t, *encoded, old[0]))
+            total.remove(*key, *old[1:])
+        total.add(*key, t, encoded.dtype, encoded.shape, encoded.crc)
 
-    def _keep(self, t: int) -> None:
-        """Copy what changed since the last kept round, and mark what is gone since then."""
-        last = self._db.execute("SELECT coalesce(max(round), -1) FROM checkpoints").fetchone()[0]
+    def _keep(self, t: int) -> str:
+        """Copy what changed since the last kept round; the sum over everything kept."""
+        kept = "SELECT round, kept FROM checks WHERE kept IS NOT NULL ORDER BY round DESC LIMIT 1"
+        last, before = self._db.execute(kept).fetchone() or (-1, "")
+        first = self._db.execute("SELECT max(rowid) FROM kept").fetchone()[0] or 0
         self._db.execute(
             "INSERT INTO kept SELECT owner, name, client, ?, dtype, shape, crc, data FROM tensors WHERE round > ?",
             (t, last),
         )
-        gone = self._db.execute(
-            "SELECT owner, name, client FROM kept GROUP BY owner, name, client HAVING (SELECT dtype FROM kept AS k "
-            "WHERE k.owner = kept.owner AND k.name = kept.name AND k.client = kept.client ORDER BY round DESC LIMIT 1) "
-            f"<> '{GONE}' EXCEPT SELECT owner, name, client FROM tensors"
-        ).fetchall()
-        marked = [[*key, t, *marker(key, GONE)] for key in gone]
-        self._insert("kept", marked)
-        self._db.execute("INSERT INTO checkpoints VALUES (?)", (t,))
+        total = Sum(before)
+        for row in self._db.execute(f"SELECT {ledger.TENSOR_FIELDS} FROM kept WHERE rowid > ?", (first,)):
+            total.add(*row)
+        return total.text
 
     def _insert(self, table: str, rows: list[list[Any]]) -> None:
         if rows:
             self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
 
-    def _put_meta(self, key: str, value: str) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+    def _last(self) -> int:
+        return ledger.Seal.read(self._db).round
 
     def _require_schema(self, path: Path) -> None:
-        found = schema.version(self._db)
-        if found == "1":
-            raise DataError(f"{path} is of an earlier version (schema 1); continue that run once with --resume.")
+        found = schema.identify(self._db)
+        if found in ("1", "2"):
+            raise DataError(f"{path} is of an earlier version (schema {found}); continue that run once with --resume.")
         if found != str(schema.SCHEMA):
             raise DataError(f"{path} has format {found}, this version reads {schema.SCHEMA}; start a new run.")
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        """A transaction; what goes wrong with it is said of ``what``."""
+        try:
+            with self._transaction():
+                yield
+        except sqlite3.Error as error:
+            raise self._failure(what, error) from None
+        except DamagedError as error:
+            with readable(self.directory / FILE):
+                raise error from None
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Queries that see the same round, while another process may commit the next; damage becomes one sentence."""
+        path = self.directory / FILE
+        with readable(path), bounded(self._db, path), self._snapshot():
+            yield
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -358,7 +440,6 @@ class Store:
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
-        """Several queries that see the same round, while another process may commit the next."""
         self._db.execute("BEGIN")
         try:
             yield
@@ -384,70 +465,18 @@ def holds_run(directory: Path) -> bool:
         return False
     if 0 < path.stat().st_size < SMALLEST:  # SQLite would take it for an empty one
         raise DataError(f"{path} is not a readable run (it is cut short); restore it from a copy or start a new run.")
-    with _readable(path), closing(_connect_reading(path)) as connection:
-        return schema.version(connection) is not None
+    with readable(path), closing(connect_reading(path)) as connection:
+        return schema.identify(connection) is not None
 
 
 def rounds_done(directory: Path) -> int:
     """The last committed round of the run in a directory, 0 where there is none, whatever its schema."""
+    path = directory / FILE
     if not holds_run(directory):
         return 0
-    with _readable(directory / FILE), closing(_connect_reading(directory / FILE)) as connection:
-        return int(connection.execute("SELECT coalesce(max(round), 0) FROM rounds").fetchone()[0])
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    # No implicit transactions: every one is begun and ended by name above.
-    with _closed_on_error(sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)) as connection:
-        connection.execute(f"PRAGMA page_size = {PAGE}")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA trusted_schema = OFF")  # a file from elsewhere may bring triggers and views
-        connection.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")  # WriteBack does
-        return connection
-
-
-def _connect_reading(path: Path) -> sqlite3.Connection:
-    where = path.resolve().as_uri()
-    try:
-        reading = sqlite3.connect(f"{where}?mode=ro", uri=True, timeout=PATIENCE, isolation_level=None)
-        with _closed_on_error(reading) as connection:
-            connection.execute("SELECT count(*) FROM sqlite_master")
-            return connection
-    except sqlite3.OperationalError:
-        # A folder that cannot be written has no room for the index of a log. Without a log there is none to index.
-        if path.with_name(path.name + "-wal").exists():
-            raise
-        return sqlite3.connect(f"{where}?immutable=1", uri=True, isolation_level=None)
-
-
-@contextmanager
-def _closed_on_error(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    try:
-        yield connection
-    except BaseException:
-        connection.close()
-        raise
-
-
-@contextmanager
-def _readable(path: Path, but: type[Exception] = FedkeelError) -> Iterator[None]:
-    """Whatever a damaged database makes of a query becomes one sentence; ``but`` passes as it is."""
-    try:
-        yield
-    except (but, FedkeelError):
-        raise
-    except (
-        sqlite3.Error,
-        sqlite3.Warning,
-        ValueError,
-        TypeError,
-        OverflowError,
-        UnicodeError,
-        RecursionError,
-    ) as error:
-        raise DataError(f"{path} is not a readable run ({error}); restore it from a copy or start a new run.") from None
+    with readable(path), closing(connect_reading(path)) as connection, bounded(connection, path):
+        found = connection.execute("SELECT max(round) FROM rounds").fetchone()[0]
+        return 0 if found is None else int(found)
 
 
 def _text_beside(directory: Path) -> str:

@@ -11,6 +11,8 @@ import threading
 from contextlib import closing, suppress
 from pathlib import Path
 
+from fedkeel.runs.connection import connect
+
 ENOUGH = 16 << 20
 """Bytes of log worth writing back."""
 
@@ -38,6 +40,6 @@ class WriteBack:
 
     def _write_back(self) -> None:
         # A disk that is full now is reported by the next commit; until then the log keeps everything.
-        with suppress(sqlite3.Error), closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
+        with suppress(sqlite3.Error), closing(connect(self._path)) as connection:
             connection.execute("PRAGMA synchronous = NORMAL")  # the log is forced to disk before the file is touched
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()

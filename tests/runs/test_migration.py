@@ -1,7 +1,10 @@
-"""A run written by the first version of the store goes on under this one."""
+"""A run written by an earlier version of the store goes on under this one."""
 
 import json
 import sqlite3
+import zlib
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ from fedkeel.algorithms.state import Rows
 from fedkeel.check import rounds, tiny_simulation
 from fedkeel.engine.simulation import RunState
 from fedkeel.errors import DataError
-from fedkeel.runs.history import Measured
+from fedkeel.runs.history import Measured, RoundSummary
+from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import FILE, Store
 
 SCHEMA_1 = """
@@ -97,3 +101,76 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE) as db:
         assert db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == ("1",)
         assert db.execute("SELECT count(*) FROM tensors").fetchone()[0] > 2
+
+
+SCHEMA_2 = """
+CREATE TABLE checks (round INTEGER PRIMARY KEY, crc INTEGER NOT NULL);
+CREATE TABLE checkpoints (round INTEGER PRIMARY KEY);
+"""
+
+
+def as_schema_2(directory: Path) -> None:
+    """The file as version 2 wrote it: a checksum a round over rounds and metrics, dropped rows deleted, no seal."""
+    with closing(sqlite3.connect(directory / FILE)) as db, db:
+        kept = db.execute("SELECT round FROM checks WHERE kept IS NOT NULL").fetchall()
+        db.execute("DROP TABLE seal")
+        db.execute("DROP TABLE checks")
+        for statement in SCHEMA_2.split(";"):
+            db.execute(statement)
+        rows: dict[int, list[Any]] = {}
+        for table in ("rounds", "metrics"):
+            for row in db.execute(f"SELECT * FROM {table} ORDER BY round, rowid"):
+                rows.setdefault(row[0], []).append(list(row))
+        checks = [(round, zlib.crc32(json.dumps(of_round).encode())) for round, of_round in rows.items()]
+        db.executemany("INSERT INTO checks VALUES (?, ?)", checks)
+        db.executemany("INSERT INTO checkpoints VALUES (?)", kept)
+        db.execute("DELETE FROM tensors WHERE dtype = 'gone'")
+        db.execute("UPDATE meta SET value = '2' WHERE key = 'schema'")
+
+
+def test_a_run_of_schema_2_goes_on(tmp_path: Path) -> None:
+    """With its history, its kept rounds, and a client's row that was dropped after the last of them."""
+    simulation = tiny_simulation(make_algorithm("scaffold"), rounds=4)
+    store = Store.create(tmp_path, "seed = 7\n")
+    half, history = execute(simulation, Evaluation(), store, keep_every=2)
+    fewer = replace(half, t=5, clients={name: rows.drop([0, 2]) for name, rows in half.clients.items()})
+    store.commit(fewer, None, RoundSummary(5, 0.1, 5, 10, 50, 1.5, 0.5, 8, 8, 0.1), [])
+    store.close()
+    as_schema_2(tmp_path)
+
+    with pytest.raises(DataError, match=r"schema 2\); continue that run once with --resume"):
+        Store.reading(tmp_path)
+    store = Store.open(tmp_path)
+    assert store.history(until=4) == history
+    assert store.kept_rounds() == [2, 4, 5]
+    assert store.configuration() == "seed = 7\n"
+    assert [event.kind for event in store.events()] == ["started", "migrated"]
+    last, kept = store.read_state(), store.read_state(4)
+    assert last is not None
+    assert kept is not None
+    assert set(last.clients["c"]) == {1, 3, 4}
+    assert torch.equal(rounds(simulation, 2, kept).server.w, rounds(simulation, 2, half).server.w)
+    store.commit(replace(last, t=6), None, None, [], keep=True)
+    store.commit(replace(last, t=7), None, None, [])
+    again = store.read_state(6)
+    assert again is not None
+    assert set(again.clients["c"]) == {1, 3, 4}
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("UPDATE metrics SET accuracy = 0.999 WHERE round = 2", "the numbers of round 2 do not fit"),
+        ("UPDATE kept SET data = zeroblob(length(data)) WHERE name = 'w'", r"server\.w is damaged"),
+    ],
+)
+def test_damage_is_not_migrated(tmp_path: Path, damage: str, said: str) -> None:
+    store = Store.create(tmp_path)
+    execute(tiny_simulation(make_algorithm("fedavg"), rounds=4), Evaluation(), store, keep_every=2)
+    store.close()
+    as_schema_2(tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE)) as db, db:
+        db.execute(damage)
+    with pytest.raises(DataError, match=said):
+        Store.open(tmp_path)

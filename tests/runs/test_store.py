@@ -62,7 +62,7 @@ def test_a_dropped_row_is_gone_after_reading(tmp_path: Path) -> None:
     state = rounds(simulation, 1)
     store.commit(state, None, None, [])
     last: Rows = state.server.last
-    fewer = type(state)(state.t, state.server.replace(last=last.drop([0, 2])), state.b, state.clients, Rows())
+    fewer = type(state)(state.t + 1, state.server.replace(last=last.drop([0, 2])), state.b, state.clients, Rows())
     store.commit(fewer, None, None, [])
     again = Store.open(tmp_path).read_state()
     assert again is not None
