@@ -182,7 +182,7 @@ def _run(
             if state.t < experiment.training.rounds:
                 store.event("stopped", f"asked to stop after round {state.t} of {experiment.training.rounds}")
                 raise StoppedError(directory, state.t, experiment.training.rounds)
-            _export(simulation, state, directory)
+            store.put_meta(run_directory.MODEL, _export(simulation, state, directory))
             store.event("finished", f"round {state.t} was the last")
         finally:
             store.close()
@@ -190,9 +190,10 @@ def _run(
     return Run(experiment.label, simulation, state, history, directory)
 
 
-def _export(simulation: Simulation, state: RunState, directory: Path) -> None:
+def _export(simulation: Simulation, state: RunState, directory: Path) -> str:
+    """Write the model of a finished run; its digest."""
     try:
-        run_directory.export_model(simulation, state, directory / run_directory.MODEL)
+        return run_directory.export_model(simulation, state, directory / run_directory.MODEL)
     except run_directory.ExportError as error:
         raise StoreError(f"{error}; all rounds are kept: make room, then --resume writes it.") from None
 

@@ -187,6 +187,18 @@ def check(
 
 
 @app.command()
+def verify(
+    runs: Annotated[list[Path], typer.Argument(help="Directories of runs; they may be going on.")],
+    as_json: Json = False,
+) -> None:
+    """Compare everything in runs with its digests; exit code 1 if something is damaged."""
+    from fedkeel.cli.verify import show_verified
+
+    if not show_verified(runs, as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
 def bench(
     work: Annotated[
         str, typer.Option(help="W1 logistic regression, W2 two hidden layers, W3 LeNet, W4 a wider CNN.")

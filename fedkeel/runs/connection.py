@@ -131,4 +131,13 @@ def readable(path: Path, but: type[Exception] = FedkeelError) -> Iterator[None]:
         UnicodeError,
         RecursionError,
     ) as error:
-        raise DataError(f"{path} is not a readable run ({error}); restore it from a copy or start a new run.") from None
+        reason = _brief(str(error))
+        raise DataError(
+            f"{path} is not a readable run ({reason}); restore it from a copy or start a new run."
+        ) from None
+
+
+def _brief(text: str) -> str:
+    """A reason in one line: SQLite may quote from the file."""
+    plain = "".join(c if c.isprintable() else " " for c in text)
+    return plain if len(plain) <= 150 else plain[:150] + "…"

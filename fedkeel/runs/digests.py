@@ -37,6 +37,10 @@ class Sum:
     def remove(self, *fields: object) -> None:
         self._value = (self._value - entry(*fields)) % _MODULUS
 
+    def include(self, other: Sum) -> None:
+        """Add all rows of another set."""
+        self._value = (self._value + other._value) % _MODULUS
+
     @property
     def text(self) -> str:
         """32 hexadecimal digits."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import os
 import platform
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from fedkeel import __version__
 from fedkeel.engine.simulation import RunState, Simulation
@@ -23,6 +25,8 @@ from fedkeel.runs.atomic import remove_leftovers, replacing, write_atomically
 CONFIGURATION = "experiment.toml"
 ENVIRONMENT = "environment.json"
 MODEL = "model.safetensors"
+DIGEST = "sha256 of names, types, shapes and bytes"
+"""The key of the digest in the metadata of a model file."""
 _RECORDED = ("torch", "numpy", "scipy", "pydantic", "safetensors")
 
 
@@ -63,8 +67,11 @@ def environment() -> dict[str, Any]:
     }
 
 
-def export_model(simulation: Simulation, state: RunState, path: Path) -> None:
-    """The global model as safetensors: ``fedkeel.load_model(module, path)`` reads it back."""
+def export_model(simulation: Simulation, state: RunState, path: Path) -> str:
+    """The global model as safetensors: ``fedkeel.load_model(module, path)`` reads it back.
+
+    The digest of its tensors stands in the file and is returned.
+    """
     tensors = simulation.task.state_dict(state.server.w, state.b)
     if not path.parent.is_dir():
         raise InputError(
@@ -77,22 +84,53 @@ def export_model(simulation: Simulation, state: RunState, path: Path) -> None:
                 f"the model's {name!r} is {type(value).__name__}, not a tensor; safetensors has no place for it: "
                 "use state_dict() and save it yourself, or return a tensor from get_extra_state."
             )
+    digest = digest_of(tensors)
     try:
         with replacing(path) as temporary:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, {DIGEST: digest})
     except (OSError, SafetensorError) as error:
         reason = (error.strerror or error) if isinstance(error, OSError) else error
         raise ExportError(f"the model could not be written to {path}: {reason}") from None
+    return digest
 
 
 class ExportError(FedkeelError):
     """A model that could not be written; the rest of the sentence, what to do, depends on whose it is."""
 
 
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and bytes of tensors, in the order of their names."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        total.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def check_model(path: Path) -> str:
+    """The digest of the tensors in a safetensors file; ``DataError`` where they are not those that were written."""
+    try:
+        with safe_open(path, framework="pt") as stored:
+            written = (stored.metadata() or {}).get(DIGEST)
+            digest = digest_of({name: stored.get_tensor(name) for name in stored.keys()})  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
+        raise DataError(f"{path} is not a readable safetensors file ({error}).") from None
+    _require_digest(path, written, digest)
+    return digest
+
+
+def _require_digest(path: str | Path, written: str | None, digest: str) -> None:
+    if written is not None and written != digest:
+        raise DataError(
+            f"{path} is damaged: its tensors do not fit their digest; restore it, or let --resume write it."
+        )
+
+
 def load_model(module: nn.Module, path: str | Path) -> None:
     """Give a module the weights in a safetensors file, whose names, shapes and types must be the module's own.
 
-    Nothing in such a file can be executed, and nothing is read before its header was checked against the module.
+    Nothing in such a file can be executed, and nothing is read before its header was checked against the module. Where
+    the file has a digest, as those have that fedkeel writes, its tensors must fit it.
     """
     expected = module.state_dict()
     try:
@@ -108,8 +146,11 @@ def load_model(module: nn.Module, path: str | Path) -> None:
                         f"{path} does not fit the model: {name!r} must have the shape {wanted}, got {got}."
                     )
             loaded = {name: stored.get_tensor(name) for name in expected}
+            written = (stored.metadata() or {}).get(DIGEST)
     except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
         raise DataError(f"{path} is not a readable safetensors file ({error}); pickles (.pt) are never read.") from None
+    if written is not None:
+        _require_digest(path, written, digest_of(loaded))
     for name, tensor in expected.items():
         if loaded[name].dtype != tensor.dtype:
             raise ModelError(

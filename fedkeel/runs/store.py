@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -40,8 +40,6 @@ from fedkeel.runs.writeback import WriteBack
 NO_CLIENT = -1
 SMALLEST = 512
 """Bytes of the smallest page that SQLite knows; a file is 0 or more pages."""
-MODEL_DIGEST = "model"
-"""The setting that holds the digest of the model that was exported."""
 
 
 class StoreError(FedkeelError):
@@ -255,6 +253,23 @@ class Store:
             if complaint != "ok":
                 raise DamagedError(complaint.splitlines()[-1])
 
+    def verify_kept(self) -> int:
+        """Compare every kept row with its checksum, and those of each round with its sum; how many rounds are kept."""
+        with self._reading():
+            kept = {check.round: check.kept for check, _ in ledger.walk(self._db) if check.kept}
+            sums = {round: Sum() for round in kept}
+            for *row, data in self._db.execute(f"SELECT {ledger.TENSOR_FIELDS}, data FROM kept NOT INDEXED"):
+                if row[3] not in kept:
+                    raise DamagedError(f"it keeps a value of round {row[3]}, which was not kept")
+                sums[row[3]].add(*row)
+                _decoded(row, data)
+            total = Sum()
+            for round, of_round in sums.items():
+                total.include(of_round)
+                if total.text != kept[round]:
+                    raise DamagedError(f"the state kept at round {round} does not fit its checksum")
+            return len(kept)
+
     def _live(self, check: ledger.Check) -> Iterator[tuple[Any, ...]]:
         """The rows of the state after the last round; after the last row their set is compared with its sum."""
         total = Sum()
@@ -299,13 +314,9 @@ class Store:
 
     def _assembled(self, rows: Iterable[tuple[Any, ...]], remember: bool) -> RunState:
         values: dict[str, dict[str, Any]] = {}
-        for owner, name, client, _, dtype, shape, crc, data in rows:
-            if not schema.columns_fit((owner, name, client), "tti"):
-                raise DamagedError("a value of the state has no name")
-            try:
-                value = decode((owner, name, client), dtype, shape, crc, data)
-            except ValueError as error:
-                raise DamagedError(f"the value {owner}.{name} is damaged, {error}") from None
+        for *row, data in rows:
+            value = _decoded(row, data)
+            owner, name, client, _, dtype, _, _ = row
             named = values.setdefault(owner, {})
             if dtype == ROWS:
                 named.setdefault(name, {})
@@ -403,6 +414,8 @@ class Store:
 
     def _require_schema(self, path: Path) -> None:
         found = schema.identify(self._db)
+        if found is None:
+            raise DataError(f"there is no run in {path.parent} yet; wait for its start, or start it.")
         if found in ("1", "2"):
             raise DataError(f"{path} is of an earlier version (schema {found}); continue that run once with --resume.")
         if found != str(schema.SCHEMA):
@@ -477,6 +490,17 @@ def rounds_done(directory: Path) -> int:
     with readable(path), closing(connect_reading(path)) as connection, bounded(connection, path):
         found = connection.execute("SELECT max(round) FROM rounds").fetchone()[0]
         return 0 if found is None else int(found)
+
+
+def _decoded(row: Sequence[Any], data: Any) -> Any:
+    """The value in a row of ``tensors`` or ``kept``."""
+    owner, name, client, _, dtype, shape, crc = row
+    if not schema.columns_fit((owner, name, client), "tti"):
+        raise DamagedError("a value of the state has no name")
+    try:
+        return decode((owner, name, client), dtype, shape, crc, data)
+    except ValueError as error:
+        raise DamagedError(f"the value {owner}.{name} is damaged, {error}") from None
 
 
 def _text_beside(directory: Path) -> str:
