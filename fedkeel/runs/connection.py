@@ -24,8 +24,8 @@ PATIENCE = 30
 """Seconds to wait for somebody else's write lock."""
 _STEPS = 100_000
 """Steps of SQLite's machine between two looks at how many there were."""
-_STEPS_PER_BYTE = 64
-"""More than any query here takes: a row has some ten bytes or more, and reading it takes a few dozen steps."""
+_STEPS_PER_BYTE = 8
+"""More than any query here takes: reading a row takes two steps for each of its bytes at most."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -87,7 +87,7 @@ def bounded(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
     """Let queries take as many steps as a sound file of this size can need, and no more."""
     log = path.with_name(path.name + "-wal")
     size = sum(file.stat().st_size for file in (path, log) if file.exists())
-    left = 100 + size * _STEPS_PER_BYTE // _STEPS
+    left = 10 + size * _STEPS_PER_BYTE // _STEPS
 
     def enough() -> bool:
         nonlocal left

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedkeel import api, config
 from fedkeel.algorithms.state import Rows
-from fedkeel.check import tiny_federation
-from fedkeel.data import Federation
+from fedkeel.data import Federation, from_clients
 from fedkeel.engine.simulation import RunState
 from fedkeel.errors import FedkeelError
 from fedkeel.learning import models
@@ -94,8 +94,13 @@ _FEDERATION: list[Federation] = []
 
 
 def _federation() -> Federation:
+    """Vectors of 2 KB: larger than a small page, so that they go on in others."""
     if not _FEDERATION:
-        _FEDERATION.append(tiny_federation())
+        rng = np.random.default_rng(0)
+        clients = [
+            (rng.normal(size=(size, 100)).astype(np.float32), rng.integers(0, 5, size)) for size in (12, 7, 20, 1, 16)
+        ]
+        _FEDERATION.append(from_clients(clients, test=clients[2], classes=5))
     return _FEDERATION[0]
 
 
@@ -259,7 +264,14 @@ def _stale(content: bytearray, rng: random.Random, page: int, earlier: list[byte
 
 
 def _resume(specimen: Specimen, folder: Path) -> Contents:
-    return _result(_execute(specimen.algorithm, LONGER, folder, resume=True))
+    """The run that went on, and what the next one to open it finds."""
+    done = _execute(specimen.algorithm, LONGER, folder, resume=True)
+    try:
+        with closing(Store.open(folder)) as store:
+            written = everything(store.read_state())
+    except FedkeelError as error:
+        written = {"error": str(error)}
+    return _result(done) | {"written": written}
 
 
 def _fork(specimen: Specimen, folder: Path) -> Contents:
