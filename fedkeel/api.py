@@ -60,6 +60,11 @@ class Run:
         last = self.history.final()
         return float("nan") if last is None else last.accuracy
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What was found about the model before the first round, such as that it needs the slower way of computing."""
+        return tuple(self.simulation.task.notices)
+
     def rounds_to(self, accuracy: float) -> int | None:
         """The first round that reached a test accuracy; None if none did."""
         return self.history.rounds_to(accuracy)
@@ -118,8 +123,10 @@ def train(
     place = devices.find(device)
     task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], loss, place)
     made = make_executor(executor, workers, place)
-    simulation = Simulation(algorithm, task, data, settings, seed, made, faults=faults)
-    with torch_threads(threads), remember_within(None), closing(simulation.executor):
+    with torch_threads(threads), remember_within(None), closing(made):
+        simulation = Simulation(algorithm, task, data, settings, seed, made, faults=faults)
+        for found in task.notices:
+            notice("model", found)
         state, history = execute(simulation, Evaluation(every=evaluate_every), watch=watch)
     return Run(algorithm.name, simulation, state, history)
 
@@ -177,6 +184,8 @@ def _run(
             )
         try:
             with heard_by(store.event):
+                for found in simulation.task.notices:
+                    notice("model", found)
                 _choose_executor(simulation, store, state)
                 state, history = _executed(experiment, simulation, store, state, history, watch, stop)
             if state.t < experiment.training.rounds:

@@ -24,7 +24,6 @@ BLOCK_BYTES = 1 << 21
 Array = np.ndarray[Any, np.dtype[Any]]
 Scored = Literal["test", "validation"]
 """What global models are scored on."""
-EXAMPLES = 8
 ASKED = 2000
 """Training samples that stand in for a validation set where the server holds none."""
 
@@ -180,17 +179,6 @@ def blocks_of(widths: Sequence[int], x: Tensor, clients: int = 1) -> list[range]
             first, gathered = step, 0
         gathered += width
     return [*blocks, range(first, len(widths))] if widths else []
-
-
-def examples(federation: Federation, dtype: torch.dtype, device: torch.device = CPU) -> tuple[Tensor, Tensor]:
-    """A few of the clients' samples, inputs [n, ...] and targets [n], before anything else is prepared."""
-    rows: list[int] = []
-    for client in federation.clients:
-        rows += [int(row) for row in client[: EXAMPLES - len(rows)]]
-        if len(rows) == EXAMPLES:
-            break
-    x, y = federation.dataset.train.x[rows], federation.dataset.train.y[rows]
-    return federation.dataset.transform.prepare(x, dtype).to(device), torch.from_numpy(y).to(device)
 
 
 def array_of(samples: Tensor, like: Tensor) -> Array:

@@ -20,12 +20,13 @@ from fedkeel.data.dataset import Federation
 from fedkeel.engine.devices import CPU
 from fedkeel.engine.executors import Executor, Job, Model, Outcome, Serial
 from fedkeel.engine.faults import Fault, Plan, check_needs, counted, plan_round
+from fedkeel.engine.fitting import check_model
 from fedkeel.engine.randomness import Purpose, part_seeds, torch_seed
-from fedkeel.engine.samples import Samples, as_channels_last, examples
+from fedkeel.engine.samples import Samples
 from fedkeel.engine.schedule import RandomSchedule, Schedule
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.soundness import check_server, examine, representable
-from fedkeel.errors import FedkeelError, ModelError, check_seed
+from fedkeel.errors import check_seed
 from fedkeel.learning.drawing import keyed_if
 from fedkeel.learning.loop import Sgd
 from fedkeel.learning.task import Score, Seeds, Task
@@ -107,7 +108,7 @@ class Simulation:
         self.schedule = schedule or RandomSchedule(training, seed)
         self.faults = faults or Faults()
         check_needs(type(algorithm), self.faults)
-        self._check_model()
+        check_model(task, federation)
         self.samples = Samples(federation, task.dtype, task.channels_last, task.device)
         self.sizes = torch.from_numpy(np.asarray(federation.sizes))
         average_size = -(-int(self.sizes.sum()) // len(self.sizes))
@@ -365,49 +366,3 @@ class Simulation:
             whole = min(n, per_epoch * self.training.batch_size)
             seen += epochs * whole + min(rest * self.training.batch_size, n)
         return seen
-
-    def _check_model(self) -> None:
-        """Try the model on a few samples: what it gives must fit the data, and be what plain torch gives."""
-        x, y = examples(self.federation, self.task.dtype, self.task.device)
-        name = self.federation.dataset.name
-        try:
-            outputs = self.task.plain_outputs(x)
-            self._check_outputs(outputs, len(x))
-            images = as_channels_last(x) if self.task.channels_last and x.dim() == 4 else x
-            self.task.verify(x, y, images)
-        except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
-            if isinstance(error, FedkeelError):
-                raise
-            shape = "×".join(map(str, x.shape[1:]))
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ModelError(
-                f"the model cannot take the inputs of {name} ({shape} each): {reason}; "
-                "choose a model for this shape (fedkeel models)."
-            ) from None
-
-    def _check_outputs(self, outputs: object, samples: int) -> None:
-        name, classes = self.federation.dataset.name, self.federation.dataset.classes
-        if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
-            got = str(outputs.dtype) if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise ModelError(
-                f"the model must return one tensor of real numbers, the scores of its samples, got {got}; "
-                "wrap it in a module that returns only that."
-            )
-        shape = list(outputs.shape)
-        if not shape or shape[0] != samples:
-            raise ModelError(
-                f"the model must return one row of scores for each sample, got {shape} for {samples} samples; "
-                "keep the batch as the first axis."
-            )
-        if self.task.loss.name != "cross_entropy":
-            return
-        if len(shape) != 2:
-            raise ModelError(
-                f"the model must return the shape [samples, classes] for cross-entropy, got {shape}; "
-                "end it with nn.Flatten() or a layer that gives one score a class."
-            )
-        if shape[1] < classes:
-            raise ModelError(
-                f"the model has {shape[1]} outputs but {name} has {classes} classes; "
-                "give the model at least as many outputs."
-            )

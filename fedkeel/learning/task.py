@@ -289,11 +289,11 @@ class Task:
         functional = self._difference(point, x, y, expected, self.objective)
         if functional:
             self._not_functional = (
-                "this algorithm calls the model as a function of its parameters, which gives another "
-                f"{functional}; the model must take its parameters from its own attributes at every forward pass."
+                "this algorithm calls the model as a function of its parameters, which does not give what the model "
+                f"gives ({functional}); let it take its parameters from its own attributes at every forward pass."
             )
         return (
-            f"the fast way to compute this model gave another {fast} than plain autograd, which is used instead: "
+            f"the fast way to compute this model differs from plain autograd ({fast}), so plain autograd is used: "
             "the results are right, the rounds take longer."
         )
 
@@ -463,11 +463,10 @@ class Task:
     @torch.no_grad()
     def state_dict(self, w: Tensor, b: Tensor) -> dict[str, Tensor]:
         """The model as ``torch.nn.Module.load_state_dict`` takes it: every name with memory of its own."""
-        module = self.module_at(w, b)
-        return {
-            name: value.detach().clone() if isinstance(value, Tensor) else value
-            for name, value in module.state_dict().items()
-        }
+        state = self.module_at(w, b).state_dict()
+        for name, value in state.items():
+            state[name] = value.detach().clone() if isinstance(value, Tensor) else value
+        return state
 
     @torch.no_grad()
     def module_at(self, w: Tensor, b: Tensor) -> nn.Module:

@@ -79,7 +79,7 @@ def export_model(simulation: Simulation, state: RunState, path: Path) -> str:
             "another path."
         )
     for name, value in tensors.items():
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, Tensor):
             raise ModelError(
                 f"the model's {name!r} is {type(value).__name__}, not a tensor; safetensors has no place for it: "
                 "use state_dict() and save it yourself, or return a tensor from get_extra_state."
@@ -133,6 +133,9 @@ def load_model(module: nn.Module, path: str | Path) -> None:
     the file has a digest, as those have that fedkeel writes, its tensors must fit it.
     """
     expected = module.state_dict()
+    for name, value in expected.items():
+        if not isinstance(value, Tensor):
+            raise ModelError(f"the model's {name!r} is {type(value).__name__}, not a tensor, and cannot be loaded.")
     try:
         with safe_open(path, framework="pt") as stored:
             names = set(stored.keys())
@@ -156,4 +159,20 @@ def load_model(module: nn.Module, path: str | Path) -> None:
             raise ModelError(
                 f"{path} does not fit the model: {name!r} must be {tensor.dtype}, got {loaded[name].dtype}."
             )
-    module.load_state_dict(loaded)
+    _check_ties(expected, loaded, path)
+    expected.update(loaded)  # which has torch's versions of the layers as well
+    module.load_state_dict(expected)
+
+
+def _check_ties(expected: dict[str, Tensor], loaded: dict[str, Tensor], path: str | Path) -> None:
+    """Refuse a file with two values for one tensor that the module knows by two names."""
+    first: dict[tuple[int, torch.Size, tuple[int, ...]], str] = {}
+    for name, tensor in expected.items():
+        if not tensor.numel():
+            continue
+        other = first.setdefault((tensor.data_ptr(), tensor.shape, tensor.stride()), name)
+        one, two = (loaded[which].reshape(-1).view(torch.uint8) for which in (other, name))
+        if not torch.equal(one, two):
+            raise ModelError(
+                f"{path} does not fit the model, in which {other!r} and {name!r} are one tensor: it has two values."
+            )
