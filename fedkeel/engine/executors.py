@@ -8,6 +8,7 @@ evaluates models, since whoever has idle processes can share that out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from fedkeel.engine.samples import ClientBatches, Samples, Scored, full_batches
 from fedkeel.engine.schedule import Schedule
 from fedkeel.engine.stacking import stacked
 from fedkeel.errors import ModelError
-from fedkeel.learning.drawing import keyed, keyed_if
+from fedkeel.learning.drawing import Keyed, held_by, keyed
 from fedkeel.learning.loop import Sgd, Trained
 from fedkeel.learning.task import Batch, Score, Seeds, Task
 
@@ -59,11 +60,16 @@ class Job:
         """Of what models draw in the exam; they are of the state that this round starts from, and so is the number."""
         return part_seeds(self.seed, Purpose.EVALUATION, self.round.t)
 
-    def draws(self, client: int) -> int | None:
-        """The seed of what a client's round draws from the generators that everybody shares; None if nothing can."""
-        if self.task.draws_nothing and is_registered(self.algorithm):
-            return None
-        return torch_seed(self.seed, Purpose.DROPOUT, self.round.t, client)
+    @property
+    def draws_nothing(self) -> bool:
+        """Whether the clients' rounds are known to draw nothing from generators that everybody shares."""
+        return self.task.draws_nothing and is_registered(self.algorithm)
+
+    def keyed(self, client: int) -> AbstractContextManager[Keyed]:
+        """Let all that a client's round draws follow from seed, round and client."""
+        seed = torch_seed(self.seed, Purpose.DROPOUT, self.round.t, client)
+        own = [*self.task.generators, *held_by([self.algorithm])]
+        return keyed(seed, self.task.device, own)
 
     def on(self, device: torch.device) -> Job:
         """The same round with everything that clients see on a device."""
@@ -251,7 +257,7 @@ def train_one(job: Job, i: int) -> Outcome:
     client = job.clients.ids[i]
     local = local_of(job, i)
     try:
-        with keyed_if(job.draws(client), job.task.device):
+        with nullcontext() if job.draws_nothing else job.keyed(client):
             message, state = _local_round(job, local)
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
@@ -270,10 +276,9 @@ def train_together(job: Job) -> Outcome:
     An algorithm that turns out to draw random numbers is computed client by client after all: what it drew for all
     clients at once would not be what it draws for each.
     """
-    seed = job.draws(job.clients.ids[0])
-    if seed is None:
+    if job.draws_nothing:
         return _trained_together(job)
-    with keyed(seed, job.task.device) as key:
+    with job.keyed(job.clients.ids[0]) as key:
         outcome = _trained_together(job)
         if not key.was_used():
             return outcome

@@ -27,7 +27,7 @@ from fedkeel.engine.schedule import RandomSchedule, Schedule
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.soundness import check_server, examine, representable
 from fedkeel.errors import check_seed
-from fedkeel.learning.drawing import keyed_if
+from fedkeel.learning.drawing import held_by, keyed_if
 from fedkeel.learning.loop import Sgd
 from fedkeel.learning.task import Score, Seeds, Task
 
@@ -281,7 +281,8 @@ class Simulation:
     def _keyed(self, moment: _Moment, t: int = 0) -> AbstractContextManager[object]:
         """What an algorithm of somebody's own draws for the server follows from seed, round and moment."""
         known = is_registered(self.algorithm)
-        return keyed_if(None if known else torch_seed(self.seed, Purpose.SERVER, t, moment))
+        seed = None if known else torch_seed(self.seed, Purpose.SERVER, t, moment)
+        return keyed_if(seed, own=held_by([self.algorithm]))
 
     def _seeds(self, t: int, client: int, purpose: Purpose = Purpose.CLIENT_SCORES) -> Seeds:
         """Of what a model draws while it is evaluated for a client."""

@@ -31,7 +31,7 @@ def torch_threads(count: int) -> Iterator[None]:
     with _SHARED.held():
         if any(count != other for other in _at_work):
             raise InputError(
-                f"threads must be {_at_work[0]}, as in the run that goes on in another thread of this process, got "
+                f"threads must be {_at_work[0]}, as in the run that is going on in this process, got "
                 f"{count}; give both the same number, or start them in processes of their own."
             )
         if not _at_work:

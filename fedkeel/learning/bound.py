@@ -53,6 +53,11 @@ class BoundModule:
         self._views: list[Tensor] = []
         self._out_views: list[Tensor] = []
 
+    @property
+    def module(self) -> nn.Module:
+        """The copy that computes."""
+        return self._module
+
     def outputs(self, vector: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
         """The outputs [B, ...] in evaluation mode."""
         self._set(vector, buffers, train=False)

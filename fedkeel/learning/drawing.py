@@ -2,6 +2,7 @@
 
 Such draws come from generators that everybody in the process shares: torch's, NumPy's and Python's. ``keyed`` lets
 them start from a seed for a while, so that what is drawn depends on nothing else, and gives them back as they were.
+Generators that a model or algorithm keeps as its own are given a seed as well.
 ``draws_nothing`` says which models need no such care. Only models of which every part is known are among them: code
 that nobody has looked at may draw.
 """
@@ -9,7 +10,7 @@ that nobody has looked at may draw.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -113,10 +114,10 @@ class _Stand:
 
 
 def _listed(value: Any) -> Any:
-    """NumPy's state as something that can be compared."""
+    """A generator's state as something that can be compared."""
     if isinstance(value, dict):
         return {name: _listed(part) for name, part in value.items()}
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    return value.tolist() if isinstance(value, np.ndarray | Tensor) else value
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,13 @@ class Keyed:
 
     seed: int
     device: torch.device
+    own: Sequence[Any] = ()
+    """Further ones, see ``held_by``."""
 
     def start(self) -> None:
         """Let all of them begin at the seed."""
+        for one in self.own:
+            _start(one, self.seed)
         for generator in generators(self.device):
             generator.manual_seed(self.seed)
         if not isinstance(_numpy.get_bit_generator(), np.random.MT19937):
@@ -137,30 +142,72 @@ class Keyed:
 
     def was_used(self) -> bool:
         """Whether anything was drawn since."""
-        now = _Stand.now(self.device)
+        now, own_now = _Stand.now(self.device), [_state(one) for one in self.own]
         self.start()
-        fresh = _Stand.now(self.device)
+        fresh, own_fresh = _Stand.now(self.device), [_state(one) for one in self.own]
         now.take(self.device)
-        return not now.is_same(fresh)
+        for one, state in zip(self.own, own_now, strict=True):
+            _put(one, state)
+        return not now.is_same(fresh) or list(map(_listed, own_now)) != list(map(_listed, own_fresh))
 
 
 @contextmanager
-def keyed(seed: int, device: torch.device | None = None) -> Iterator[Keyed]:
+def keyed(seed: int, device: torch.device | None = None, own: Sequence[Any] = ()) -> Iterator[Keyed]:
     """Let the shared generators start from a seed (0 to 2^63 − 1); afterwards they are where they were before.
 
-    Other threads that want the same wait; a thread may do it again inside.
+    So do ``own`` ones, which stay where they come to. Other threads that want the same wait; a thread may do it again
+    inside.
     """
     where = torch.device("cpu") if device is None else device
     with _SHARED.held():
         before = _Stand.now(where)
         try:
-            key = Keyed(seed, where)
+            key = Keyed(seed, where, own)
             key.start()
             yield key
         finally:
             before.take(where)
 
 
-def keyed_if(seed: int | None, device: torch.device | None = None) -> AbstractContextManager[object]:
+def keyed_if(
+    seed: int | None, device: torch.device | None = None, own: Sequence[Any] = ()
+) -> AbstractContextManager[object]:
     """``keyed``, where there is a seed."""
-    return nullcontext() if seed is None else keyed(seed, device)
+    return nullcontext() if seed is None else keyed(seed, device, own)
+
+
+def held_by(things: Iterable[object]) -> list[Any]:
+    """The generators that objects hold as attributes of their own."""
+    kinds = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+    found = [value for thing in things for value in vars(thing).values() if isinstance(value, kinds)]
+    return [one for one in found if not isinstance(one, random.SystemRandom)]  # which takes no seed
+
+
+def _start(generator: Any, seed: int) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif isinstance(generator, random.Random):
+        generator.seed(seed)
+    else:
+        source = _bits(generator)
+        source.state = type(source)(seed).state
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    return generator.getstate() if isinstance(generator, random.Random) else _bits(generator).state
+
+
+def _put(generator: Any, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        _bits(generator).state = state
+
+
+def _bits(generator: Any) -> Any:
+    """What a generator of NumPy, new or old, draws its bits from."""
+    return generator.bit_generator if isinstance(generator, np.random.Generator) else generator._bit_generator

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from fedkeel.learning.admission import check_module
 from fedkeel.learning.bound import BoundModule
 from fedkeel.learning.copies import copied
 from fedkeel.learning.dense import recognise
-from fedkeel.learning.drawing import draws_nothing, keyed_if
+from fedkeel.learning.drawing import draws_nothing, held_by, keyed_if
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.losses import Loss, cross_entropy
 from fedkeel.learning.recognise import layers_of
@@ -203,6 +204,12 @@ class Task:
         """Whether the model is known to draw no random numbers; of one with code of its own, nobody knows."""
 
     @property
+    def generators(self) -> list[Any]:
+        """Those that parts of the model keep as their own."""
+        copies = (self._train_module, self._eval_module, self._bound.module)
+        return held_by(part for module in copies for part in module.modules())
+
+    @property
     def d(self) -> int:
         """The number of trainable parameters."""
         return self.layout.d
@@ -339,9 +346,9 @@ class Task:
         b = self.b0.to(self.device)
         batch = Batch(x[None], y[None])
         try:
-            with same_draws(self.draws_nothing, self.device):
+            with same_draws(self.draws_nothing, self.device, self.generators):
                 gradient, loss, after = self.gradient(w[None], b[None], batch, objective, train=expected.train)
-            with same_draws(self.draws_nothing, self.device), torch.no_grad():
+            with same_draws(self.draws_nothing, self.device, self.generators), torch.no_grad():
                 outputs = self._outputs(w, b, x) if objective is None else self.net(b, False).forward(w, x)
         except Exception as error:  # whatever it is, plain torch has no such trouble
             return f"answer ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
@@ -445,7 +452,7 @@ class Task:
     def mark(self, w: Tensor, b: Tensor, x: Tensor, y: Tensor, seed: int | None = None) -> Marks:
         """The model on one part of the samples; what it draws follows from the seed, if there is one."""
         w, b = w.to(self.device), b.to(self.device)
-        with keyed_if(seed, self.device):
+        with keyed_if(seed, self.device, [] if seed is None else self.generators):
             outputs = self._outputs(w, b, x)
             hits = int(self.loss.correct(outputs, y).sum())
             # Summed in main memory, since not every accelerator has double precision.

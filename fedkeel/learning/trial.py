@@ -6,15 +6,15 @@ Recognising layers (``recognise``) is what makes the fast paths right; this is w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fedkeel.errors import ModelError
-from fedkeel.learning.drawing import Keyed, keyed
+from fedkeel.learning.drawing import Keyed, held_by, keyed
 from fedkeel.learning.layout import Layout
 
 ROUND_OFF = {torch.float32: 1e-3, torch.float64: 1e-8}
@@ -68,9 +68,9 @@ def in_last_digits(w: Tensor) -> Tensor:
     return w + w * noise.mul_(torch.finfo(w.dtype).eps)
 
 
-def same_draws(quiet: bool, device: torch.device) -> AbstractContextManager[Keyed | None]:
-    """Let what is drawn inside be always the same, unless the model is known to draw nothing."""
-    return nullcontext() if quiet else keyed(0, device)
+def same_draws(quiet: bool, device: torch.device, own: Sequence[Any] = ()) -> AbstractContextManager[Keyed | None]:
+    """Let what is drawn inside be always the same, unless the model is known to draw nothing; ``own`` as in keyed."""
+    return nullcontext() if quiet else keyed(0, device, own)
 
 
 def reference(
@@ -93,7 +93,8 @@ def reference(
     frozen = [parameter for parameter in named.values() if not parameter.requires_grad]
     foreign = [] if given is None else [parameter for parameter in given.parameters() if parameter.requires_grad]
     before = [parameter.detach().clone() for parameter in (*parameters, *frozen)]
-    with same_draws(quiet, device) as key:
+    own = held_by(module.modules())
+    with same_draws(quiet, device, own) as key:
         module.eval()
         inputs = x.clone()
         version = inputs._version
@@ -103,7 +104,7 @@ def reference(
         always_draws = key is not None and key.was_used()
     for name, buffer in module.named_buffers():
         buffer.detach().copy_(start[name])
-    with same_draws(quiet, device) as key, torch.enable_grad():
+    with same_draws(quiet, device, own) as key, torch.enable_grad():
         module.train(train)
         inputs = x.clone()
         version = inputs._version

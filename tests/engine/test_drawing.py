@@ -79,6 +79,21 @@ class Noisy(nn.Linear):
         return super().forward(x) + 0.1 * torch.randn(1)
 
 
+class OwnGenerator(Own):
+    """Keeps a generator of its own, which goes on from wherever the client before left it."""
+
+    def __init__(self, generator: Any) -> None:
+        super().__init__(lambda hidden, training: hidden)
+        self.generator = generator
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.generator, torch.Generator):
+            noise = float(torch.rand(1, generator=self.generator))
+        else:
+            noise = self.generator.random()
+        return super().forward(x) * noise
+
+
 DRAWING: dict[str, Callable[[], nn.Module]] = {
     "nn.Dropout": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(FEATURES, 8), nn.ReLU(), nn.Dropout(), nn.Linear(8, CLASSES)
@@ -92,6 +107,10 @@ DRAWING: dict[str, Callable[[], nn.Module]] = {
     "noise of Python": lambda: Own(lambda hidden, training: hidden * random.random()),
     "noise in evaluation only": lambda: Own(lambda hidden, training: hidden * (1 if training else random.random())),
     "RReLU": lambda: nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 8), nn.RReLU(), nn.Linear(8, CLASSES)),
+    "a generator of torch": lambda: OwnGenerator(torch.Generator()),
+    "a generator of NumPy": lambda: OwnGenerator(np.random.default_rng()),
+    "an old generator of NumPy": lambda: OwnGenerator(np.random.RandomState()),
+    "a generator of Python": lambda: OwnGenerator(random.Random()),
     "hook": hooked,
     "subclass": lambda: nn.Sequential(nn.Flatten(), Noisy(FEATURES, CLASSES)),
 }
@@ -102,6 +121,21 @@ class DrawsInItsRound(FedAvg):
 
     def finish(self, local: Local, y: Tensor) -> tuple[Message, State]:
         return Message(y=y + 0.01 * torch.randn_like(y)), local.client
+
+
+class KeepsAGenerator(FedAvg):
+    name = "keeps-a-generator"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = np.random.default_rng()
+
+    def finish(self, local: Local, y: Tensor) -> tuple[Message, State]:
+        return Message(y=y + 0.01 * self.generator.normal()), local.client
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        after = super().aggregate(server, uploads, round)
+        return after.replace(w=after.w + self.generator.normal() * 0.01)
 
 
 class DrawsAtTheServer(FedAvg):
@@ -166,16 +200,17 @@ def test_draws_depend_on_the_seed_and_on_nothing_else(kind: str, federation: fk.
     assert trained(federation, module, seed=1) != expected
 
 
-@pytest.mark.parametrize("kind", DRAWING)
+@pytest.mark.parametrize("algorithm", ["fedveca", "gradma", "fedreg", "fedbn"])
+@pytest.mark.parametrize("kind", ["F.dropout, always", "noise of NumPy", "a generator of torch"])
 def test_a_run_stopped_after_any_round_goes_on_to_the_same_bits(
-    kind: str, federation: fk.data.Federation, tmp_path: Path
+    kind: str, algorithm: str, federation: fk.data.Federation, tmp_path: Path
 ) -> None:
-    """GradMA looks at three gradients a step, FedVeca asks for losses; models are evaluated in every way there is."""
+    """Of algorithms that look at several gradients, ask for losses, make pseudo data, have personal models."""
     evaluation = Evaluation(train=True, clients=True, initial=True)
 
     def simulation() -> Simulation:
         training = Training(rounds=ROUNDS, batch_size=4, steps=3)
-        return Simulation(make_algorithm("fedveca"), Task(made(kind)), federation, training)
+        return Simulation(make_algorithm(algorithm), Task(made(kind)), federation, training)
 
     whole, expected = execute(simulation(), evaluation)
     store, state, history = Store.create(tmp_path), None, None
@@ -189,7 +224,7 @@ def test_a_run_stopped_after_any_round_goes_on_to_the_same_bits(
     assert history.measured == expected.measured
 
 
-@pytest.mark.parametrize("algorithm", [DrawsInItsRound, DrawsAtTheServer])
+@pytest.mark.parametrize("algorithm", [DrawsInItsRound, DrawsAtTheServer, KeepsAGenerator])
 def test_an_algorithm_may_draw(algorithm: type[FedAvg], federation: fk.data.Federation) -> None:
     """Also where its clients would be computed together: what they draw together is not what each would draw."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, CLASSES))
