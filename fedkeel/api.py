@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from fedkeel import __version__, build, changes, config
+from fedkeel import __version__, arguments, build, changes, config
 from fedkeel.algorithms.contract import Algorithm
-from fedkeel.algorithms.registry import make_algorithm
+from fedkeel.algorithms.registry import as_algorithm
 from fedkeel.algorithms.row_memory import remember_within
 from fedkeel.algorithms.validate import checked
 from fedkeel.data import Federation
@@ -23,8 +24,8 @@ from fedkeel.engine.choice import Auto, make_executor
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.simulation import RunState, Simulation
 from fedkeel.engine.threads import torch_threads
-from fedkeel.errors import FedkeelError, InputError, check_seed, invalid
-from fedkeel.learning.losses import Loss
+from fedkeel.errors import FedkeelError, InputError, check_seed, shown, unknown
+from fedkeel.learning.losses import Loss, as_loss
 from fedkeel.notices import heard_by, notice
 from fedkeel.runs import directory as run_directory
 from fedkeel.runs import machine, same_data
@@ -76,19 +77,19 @@ class Run:
     def save_model(self, path: str | Path) -> None:
         """Write the global model as safetensors, in the place of a file that is there already."""
         try:
-            run_directory.export_model(self.simulation, self.state, Path(path))
+            run_directory.export_model(self.simulation, self.state, arguments.path("path", path))
         except run_directory.ExportError as error:
             raise InputError(f"{error}; make room and the folder writable, or choose another path.") from None
 
 
 def train(
-    algorithm: str | Algorithm,
+    algorithm: str | Algorithm | type[Algorithm],
     *,
     model: str | nn.Module = "2nn",
     data: Federation,
     seed: int = 0,
     params: dict[str, Any] | None = None,
-    loss: Loss | None = None,
+    loss: Loss | nn.CrossEntropyLoss | None = None,
     faults: Faults | dict[str, Any] | None = None,
     evaluate_every: int = 1,
     executor: str = "auto",
@@ -100,8 +101,8 @@ def train(
 ) -> Run:
     """Train a model over the clients of a federation.
 
-    ``algorithm`` is a name (with ``params``, its own parameters) or an ``Algorithm`` object; ``model`` a name of the
-    zoo or any ``torch.nn.Module``; ``training`` are the fields of ``Training``: rounds, participation, epochs or
+    ``algorithm`` is a name or a class (with ``params``, its parameters) or an ``Algorithm`` object; ``model`` a name of
+    the zoo or any ``torch.nn.Module``; ``training`` are the fields of ``Training``: rounds, participation, epochs or
     steps, batch_size, lr, lr_decay, momentum, weight_decay, clip, …; ``faults`` what goes wrong with clients, and what
     is done about updates that are not finite or too long, e.g. ``{"dropout": 0.1, "bad_update": "skip-client"}``.
 
@@ -112,39 +113,52 @@ def train(
     """
     _require_federation(data)
     seed = check_seed("seed", seed)
-    if isinstance(algorithm, str):
-        algorithm = make_algorithm(algorithm, **(params or {}))
-    elif params:
-        raise InputError("params go with the name of an algorithm; an Algorithm object has its own already.")
-    settings = checked("training", Training, training)
+    chosen = as_algorithm(algorithm, params)
+    settings = _training(chosen, training)
     check_batches(settings, data)
     if not isinstance(faults, Faults):
-        faults = checked("faults", Faults, faults or {})
-    place = devices.find(device)
-    task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], loss, place)
-    made = make_executor(executor, workers, place)
+        faults = checked("faults", Faults, {} if faults is None else faults)
+    evaluation = Evaluation(every=arguments.whole("evaluate_every", evaluate_every, 1))
+    threads = arguments.whole("threads", threads, 1)
+    workers = None if workers is None else arguments.whole("workers", workers, 1, hint="None is one per core.")
+    watch = None if watch is None else arguments.function("watch", watch, "a round's progress")
+    place = devices.find(device, "device")
+    task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], as_loss(loss), place)
+    made = make_executor(executor, workers, place, "")
     with torch_threads(threads), remember_within(None), closing(made):
-        simulation = Simulation(algorithm, task, data, settings, seed, made, faults=faults)
+        simulation = Simulation(chosen, task, data, settings, seed, made, faults=faults)
         for found in task.notices:
             notice("model", found)
-        state, history = execute(simulation, Evaluation(every=evaluate_every), watch=watch)
-    return Run(algorithm.name, simulation, state, history)
+        state, history = execute(simulation, evaluation, watch=watch)
+    return Run(chosen.name, simulation, state, history)
 
 
 def _require_federation(data: object) -> None:
-    if not isinstance(data, Federation):
-        hint = "Deal a data set to clients first: fedkeel.data.load('mnist5k').partition('dirichlet', clients=50)."
-        raise invalid("data", "a Federation", type(data).__name__, hint)
+    hint = "Deal a data set to clients first: fedkeel.data.load('mnist5k').partition('dirichlet', clients=50)."
+    arguments.instance("data", data, Federation, "a Federation", hint)
+
+
+def _training(algorithm: Algorithm, given: dict[str, Any]) -> Training:
+    """The settings of training among the arguments of ``train``; others are told where they belong."""
+    for name, value in given.items():
+        if name in Training.model_fields:
+            continue
+        if name in type(algorithm.params).model_fields:
+            raise InputError(
+                f"{name} is a parameter of {algorithm.name}: give it as params={{{name!r}: {shown(value)}}}."
+            )
+        raise unknown("argument of train", name, [*signature(train).parameters, *Training.model_fields])
+    return checked("", Training, given)
 
 
 def run(
     experiment: config.Experiment,
-    directory: Path,
+    directory: str | Path,
     *,
-    data_dir: Path | None = None,
+    data_dir: str | Path | None = None,
     federation: Federation | None = None,
     resume: bool = False,
-    fork: Fork | None = None,
+    fork: Fork | str | Path | None = None,
     allow_plugins: bool = False,
     watch: Watcher | None = None,
     stop: Callable[[], bool] | None = None,
@@ -155,6 +169,16 @@ def run(
     from the state of another. ``stop`` is asked after every committed round; where it says yes, ``StoppedError`` is
     raised. An algorithm named ``module:Class`` is imported only with ``allow_plugins``.
     """
+    hint = "fedkeel.config.read(path) gives the experiments of a file."
+    experiment = arguments.instance("experiment", experiment, config.Experiment, "an Experiment", hint)
+    directory = arguments.path("directory", directory)
+    data_dir = None if data_dir is None else arguments.path("data_dir", data_dir)
+    if federation is not None:
+        arguments.instance("federation", federation, Federation, "a Federation")
+    resume, allow_plugins = arguments.flag("resume", resume), arguments.flag("allow_plugins", allow_plugins)
+    fork = Fork.of(fork)
+    watch = None if watch is None else arguments.function("watch", watch, "a round's progress")
+    stop = None if stop is None else arguments.function("stop", stop)
     budget = experiment.run.memory_mb
     with torch_threads(experiment.run.threads), remember_within(None if budget is None else budget << 20, directory):
         return _run(experiment, directory, data_dir, federation, resume, fork, allow_plugins, watch, stop)

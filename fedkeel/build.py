@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from fedkeel import arguments
 from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.config import Experiment
 from fedkeel.data import Dataset, Federation, from_npz_folder, load
@@ -41,7 +42,7 @@ def make_federation(experiment: Experiment, data_dir: Path | None = None) -> Fed
 
 
 def make_task(
-    model: str | nn.Module,
+    model: object,
     dataset: Dataset,
     seed: int,
     dtype: torch.dtype,
@@ -52,8 +53,11 @@ def make_task(
 
     Models by name are initialised from the seed; a module of your own keeps the weights it has.
     """
-    if not isinstance(model, str):
+    if isinstance(model, nn.Module):
         return Task(model, loss or cross_entropy, dtype, device)
+    if not isinstance(model, str):
+        allowed = "a name of `fedkeel models` or a torch.nn.Module"
+        raise arguments.not_an_instance("model", model, nn.Module, allowed)
     with keyed(torch_seed(seed, Purpose.WEIGHTS)):
         module = models.build(model, dataset.input_shape, dataset.classes)
     return Task(module, loss or models.spec(model).loss, dtype, device)

@@ -28,7 +28,7 @@ from fedkeel.data import Federation, from_clients
 from fedkeel.engine.executors import Job, Outcome, Serial, local_of, train_together
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.simulation import RunState, Simulation
-from fedkeel.errors import FedkeelError
+from fedkeel.errors import FedkeelError, invalid
 from fedkeel.learning.drawing import keyed
 from fedkeel.learning.staged import Staged
 from fedkeel.learning.task import Task
@@ -81,6 +81,8 @@ def check_algorithm(algorithm: str | type[Algorithm]) -> None:
 def run_checks(algorithm: str | type[Algorithm]) -> list[CheckResult]:
     """Every check with its result, in order."""
     cls = algorithm_class(algorithm, allow_plugins=True) if isinstance(algorithm, str) else algorithm
+    if not (isinstance(cls, type) and issubclass(cls, Algorithm) and hasattr(cls, "name")):
+        raise invalid("algorithm", "a name, or a class derived from fedkeel.Algorithm with a name", algorithm)
     laws: list[tuple[str, Check]] = [(f"law: {law.statement}", partial(check_law, law=law)) for law in cls.laws]
     failed: set[Check] = set()
     raised: set[tuple[str, str]] = set()

@@ -11,10 +11,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from fedkeel.algorithms.registry import algorithm_class
-from fedkeel.algorithms.validate import checked, sentence
+from fedkeel.algorithms.validate import Settings, checked, sentence
 from fedkeel.data.partitions import RULES
 from fedkeel.data.sources import brings_clients
 from fedkeel.effects import check_effects
@@ -36,7 +36,7 @@ SEEDS = 2**63
 """Seeds are below this: the generators take no more without cutting something off."""
 
 
-class DataConfig(BaseModel):
+class DataConfig(Settings):
     """Which data; further fields go to the data set's own loader (``alpha`` of a synthetic set, …)."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -52,7 +52,7 @@ class DataConfig(BaseModel):
     )
 
 
-class PartitionConfig(BaseModel):
+class PartitionConfig(Settings):
     """How samples are dealt to clients; further fields are the rule's own (``alpha``, ``sigma``, …)."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -64,16 +64,14 @@ class PartitionConfig(BaseModel):
     )
 
 
-class ModelConfig(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class ModelConfig(Settings):
     name: str = Field("2nn", description="a model of `fedkeel models`")
     seed: int | None = Field(
         None, ge=0, lt=SEEDS, strict=True, description="seed of the initial weights; absent: the experiment's seed"
     )
 
 
-class AlgorithmConfig(BaseModel):
+class AlgorithmConfig(Settings):
     """Which algorithm; further fields are its own parameters."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -81,9 +79,7 @@ class AlgorithmConfig(BaseModel):
     name: str = "fedavg"
 
 
-class RunConfig(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class RunConfig(Settings):
     executor: str = Field(
         "auto",
         description="how clients are computed: serial, pool (worker processes), stacked (groups of clients as one "
@@ -100,10 +96,8 @@ class RunConfig(BaseModel):
     )
 
 
-class Experiment(BaseModel):
+class Experiment(Settings):
     """One run, wholly specified."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str | None = Field(None, description="name of the run and of its folder")
     seed: int = Field(0, ge=0, lt=SEEDS, strict=True, description="decides every random draw of the run")

@@ -32,15 +32,38 @@ def invalid(name: str, allowed: str, got: object, hint: str = "") -> InputError:
 
     ``name`` carries its owner (``feddc.alpha``, ``partition.clients``); ``hint`` says what to do or what is typical.
     """
-    sentence = f"{name} must be {allowed}, got {got!r}."
+    sentence = f"{name} must be {allowed}, got {shown(got)}."
     return InputError(f"{sentence} {hint}" if hint else sentence)
+
+
+def shown(value: object, most: int = 120) -> str:
+    """A value as a sentence can hold it: on one line, not too long, without addresses of objects."""
+    try:
+        text = repr(value)
+    except Exception:  # values in values in values, or a __repr__ of somebody's own
+        text = f"a {type(value).__name__}"
+    if " at 0x" in text:
+        text = f"a {type(value).__name__}"
+    text = printable(" ".join(text.split("\n")))
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def printable(text: str) -> str:
+    """Text that changes nothing on a terminal but the place where it stands.
+
+    Escape sequences, line ends, marks that turn the direction of writing and lone surrogates are spelt out: names and
+    paths may come from anybody.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def unknown(kind: str, name: object, known: list[str], hint: str = "") -> InputError:
     """The one sentence for a name that is not in a registry, with the nearest known names where there are any."""
     near = _nearest(str(name), known)
     guess = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Known: {', '.join(sorted(known))}."
-    return InputError(f"there is no {kind} named {name!r}. {hint or guess}")
+    return InputError(f"there is no {kind} named {shown(name)}. {hint or guess}")
 
 
 def _nearest(name: str, known: list[str]) -> list[str]:

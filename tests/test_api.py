@@ -11,6 +11,7 @@ import fedkeel as fk
 from fedkeel import config
 from fedkeel.algorithms.row_memory import current_memory
 from fedkeel.errors import InputError
+from fedkeel.learning import models
 
 
 def test_ten_lines_of_python() -> None:
@@ -57,12 +58,32 @@ def test_faults_by_field_or_as_an_object() -> None:
         ({"faults": {"lost": 2}}, "faults.lost must be a number below 1, got 2"),
         ({"faults": {"stragglers": 0.5}, "algorithm": "vrlsgd"}, "faults.stragglers must be 0 with vrlsgd"),
         ({"algorithm": "fedavgg"}, "no algorithm named 'fedavgg'. Did you mean 'fedavg'"),
-        ({"rounds": 0}, "training.rounds must be a number of at least 1, got 0"),
-        ({"round": 3}, "no field in training named 'round'. Did you mean 'rounds'"),
+        ({"rounds": 0}, "^rounds must be a number of at least 1, got 0"),
+        ({"round": 3}, "no argument of train named 'round'. Did you mean 'rounds'"),
         ({"params": {"alpha": 1}}, "no field in fedavg named 'alpha'"),
         ({"model": "2nm"}, "no model named '2nm'. Did you mean '2nn'"),
         ({"executor": "gpu"}, "no executor named 'gpu'"),
         ({"data": [1, 2]}, "data must be a Federation, got 'list'"),
+        ({"data": None}, "data must be a Federation, got None"),
+        ({"data": fk.data.Federation}, "data must be a Federation, got 'the class Federation'"),
+        ({"rounds": True}, "^rounds must be a whole number, got True"),
+        ({"lr": np.bool_(True)}, "^lr must be a number, got"),
+        ({"algorithm": "feddc", "alpha": 0.1}, r"alpha is a parameter of feddc: give it as params={'alpha': 0.1}"),
+        ({"algorithm": 3}, "algorithm must be the name of an algorithm"),
+        ({"algorithm": fk.Algorithm}, "algorithm must be the name of an algorithm"),
+        ({"params": [1]}, "params must be a dict of values by name"),
+        ({"workers": 0}, "^workers must be a whole number of at least 1, got 0. None is one per core"),
+        ({"evaluate_every": 0}, "^evaluate_every must be a whole number of at least 1, got 0"),
+        ({"threads": 1.5}, "^threads must be a whole number of at least 1, got 1.5"),
+        ({"executor": 3}, "^executor must be text, got 3"),
+        ({"device": "gpu"}, "no device named 'gpu'"),
+        ({"device": "cpu:1"}, "^device must be a device that torch"),
+        ({"device": None}, "^device must be text, got None"),
+        ({"watch": 3}, "^watch must be a function of a round's progress, got 3"),
+        ({"model": nn.Linear}, r"model must be .* got 'the class Linear'. Make an object of it"),
+        ({"model": None}, "model must be a name of `fedkeel models` or a torch.nn.Module, got None"),
+        ({"loss": nn.MSELoss()}, "loss must be a .*Loss or torch.nn.CrossEntropyLoss"),
+        ({"loss": nn.CrossEntropyLoss(label_smoothing=0.1)}, "without options"),
     ],
 )
 def test_mistakes(call: dict[str, object], sentence: str) -> None:
@@ -104,3 +125,53 @@ def test_absurd_numbers_of_threads_and_workers_are_refused(field: str, count: in
     fed = fk.data.load("mnist5k").partition("iid", clients=4, seed=0)
     with pytest.raises(InputError, match=rf"{field} must be .*, got {count}"):
         fk.train("fedavg", data=fed, model="logistic", rounds=1, steps=1, **{field: count})  # type: ignore[arg-type]
+
+
+def test_what_means_the_same_gives_the_same() -> None:
+    """A class for its name, torch's loss for ours, numpy's numbers for Python's, a device for its name."""
+    fed = fk.data.load("mnist5k").partition("iid", clients=np.int64(10))
+    scaffold = type(fk.make_algorithm("scaffold"))
+    plain = fk.train("scaffold", data=fed, rounds=1, participation=0.2, workers=1, seed=0)
+    other = fk.train(
+        scaffold,
+        data=fed,
+        rounds=np.int32(1),
+        participation=np.float64(0.2),
+        loss=nn.CrossEntropyLoss(),  # what the model is trained with anyway
+        workers=np.int64(1),
+        device=torch.device("cpu"),  # type: ignore[arg-type]
+        evaluate_every=np.int8(1),  # type: ignore[arg-type]
+    )
+    assert torch.equal(plain.state.server.w, other.state.server.w)
+
+
+def test_text_is_as_good_as_a_path(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    (experiment,) = config.expand({"model": {"name": "logistic"}, "training": {"rounds": 1}}, [])
+    fed = fk.data.load("mnist5k").partition("iid", clients=2)
+    run = fk.run(experiment, f"{folder}/r", federation=fed)
+    run.save_model(f"{folder}/m.safetensors")
+    module = models.build("logistic", fed.dataset.input_shape, fed.dataset.classes)
+    fk.load_model(module, f"{folder}/m.safetensors")
+    longer = experiment.model_copy(update={"training": fk.Training(rounds=2)})
+    assert len(fk.run(longer, f"{folder}/f", federation=fed, fork=f"{folder}/r@1").history.rounds) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        ({"experiment": "e.toml"}, r"experiment must be an Experiment, got 'e.toml'. fedkeel.config.read\(path\)"),
+        ({"directory": 3}, "directory must be a path, as text or pathlib.Path, got 3"),
+        ({"directory": "a\0b"}, "directory must be a path"),
+        ({"federation": 3}, "federation must be a Federation, got 3"),
+        ({"resume": "yes"}, "resume must be True or False, got 'yes'"),
+        ({"fork": 3}, "fork must be a path"),
+        ({"watch": 3}, "watch must be a function"),
+        ({"stop": True}, "stop must be a function"),
+    ],
+)
+def test_mistakes_in_runs(call: dict[str, object], sentence: str, tmp_path: Path) -> None:
+    arguments = {"experiment": config.Experiment(), "directory": tmp_path / "r"} | call
+    with pytest.raises(InputError, match=sentence):
+        fk.run(**arguments)  # type: ignore[arg-type]
+    assert not (tmp_path / "r").exists()

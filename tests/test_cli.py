@@ -7,9 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fedkeel.cli import demo
+from fedkeel import api, config
+from fedkeel.cli import demo, main
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENT = """\
@@ -157,3 +159,96 @@ def test_demo_in_small(tmp_path: Path) -> None:
     refused = fedkeel("demo", "--rounds", "1", "--out", "precious", cwd=tmp_path)
     assert refused.returncode == 2
     assert (tmp_path / "precious" / "thesis.txt").exists()
+
+
+TINY = """\
+[data]
+name = "./sites"
+
+[model]
+name = "logistic"
+
+[training]
+rounds = 5
+
+[evaluation]
+every = 10
+
+[run]
+executor = "serial"
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an experiment on three tiny clients."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sites").mkdir()
+    for client in range(3):
+        x = np.arange(20, dtype=np.float32).reshape(10, 2) / 20
+        np.savez(tmp_path / "sites" / f"{client}.npz", x=x, y=np.arange(10) % 2)
+    (tmp_path / "e.toml").write_text(TINY)
+    return tmp_path
+
+
+def typed(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The same command in this process; its exit code."""
+    monkeypatch.setattr(sys, "argv", ["fedkeel", *words])
+    with pytest.raises(SystemExit) as ended:
+        main.run()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_a_run_of_which_nothing_was_evaluated(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every tenth round and the last are evaluated; this one was stopped at 3, which then became the last."""
+    (experiment,) = config.read(here / "e.toml")
+    asked = iter([False, False, True])
+    with pytest.raises(api.StoppedError):
+        api.run(experiment, here / "runs" / experiment.label, stop=lambda: next(asked))
+    resume = ("run", "e.toml", "--resume", "--set", "training.rounds=3")
+    assert typed(*resume, "--json", monkeypatch=monkeypatch) == 0
+    assert json.loads(capsys.readouterr().out)[0]["final"] is None
+    assert typed(*resume, monkeypatch=monkeypatch) == 0
+    assert "–" in capsys.readouterr().out
+
+
+def test_names_are_text_and_nothing_else(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither rich's markup nor a terminal's escape sequences in them do anything."""
+    out = "res[/x][bold]\x1b[31m\u202e"
+    assert typed("run", "e.toml", "--out", out, monkeypatch=monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "res[/x][bold]\\x1b[31m\\u202e" in "".join(said.split("\n"))
+    assert "\x1b" not in said
+    assert typed("run", "e.toml", "--out", out, monkeypatch=monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("fedkeel: res[/x][bold]\\x1b[31m\\u202e/")
+    assert said.count("\n") == 1
+    assert typed("run", "e.toml", "--out", "\x9b[/x]", "--json", monkeypatch=monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "\x9b" not in said
+    assert json.loads(said)[0]["directory"].startswith("\x9b[/x]/")
+
+
+@pytest.mark.parametrize(
+    ("words", "begins", "ends"),
+    [
+        (["nonsense"], "no such command 'nonsense'", "see fedkeel --help."),
+        (["run"], "missing argument", "see fedkeel run --help."),
+        (["run", "e.toml", "--speed"], "no such option: --speed", "see fedkeel run --help."),
+        (["demo", "--rounds", "x"], "invalid value for '--rounds'", "see fedkeel demo --help."),
+        (["data", "\x1b[1m\n"], "got unexpected extra argument", "see fedkeel data --help."),
+    ],
+)
+def test_a_mistyped_command_is_one_line_and_exit_code_2(
+    words: list[str], begins: str, ends: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert typed(*words, monkeypatch=monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"fedkeel: {begins}")
+    assert said.endswith(f"; {ends}\n")
+    assert said.removesuffix("\n").isprintable()

@@ -22,11 +22,12 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
 from fedkeel.algorithms.state import Message as Message
 from fedkeel.algorithms.state import PerClient, State
+from fedkeel.algorithms.validate import Settings, checked
 from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.layout import Layout
@@ -37,10 +38,9 @@ Mode = Literal["default", "literal", "code"]
 """The repaired reading of a paper, its print word for word, or its authors' program with its quirks."""
 
 
-class AlgorithmParams(BaseModel):
+class AlgorithmParams(Settings):
     """Hyper-parameters named by the paper's symbols. ``mode`` presets fields that are not given explicitly."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
     modes: ClassVar[dict[str, dict[str, Any]]] = {}
 
     mode: Mode = "default"
@@ -48,9 +48,8 @@ class AlgorithmParams(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("mode", "default") != "default":
-            return cls.modes.get(str(given["mode"]), {}) | given
-        return given
+        mode = given.get("mode") if isinstance(given, dict) else None
+        return cls.modes.get(mode, {}) | given if isinstance(mode, str) else given
 
 
 @dataclass(frozen=True)
@@ -318,8 +317,6 @@ class Algorithm:
         """An algorithm without parameters of its own."""
 
     def __init__(self, params: AlgorithmParams | None = None, **fields: Any) -> None:
-        from fedkeel.algorithms.validate import checked
-
         self.params: Any = params if params is not None else checked(self.name, self.Params, fields)
 
     def server_init(self, problem: Problem) -> State:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from fedkeel import arguments
 from fedkeel.algorithms.centralised import Centralised
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.fedavg import FedAvg
@@ -36,7 +37,7 @@ from fedkeel.algorithms.moonm import MoonM
 from fedkeel.algorithms.scaffold import Scaffold
 from fedkeel.algorithms.slowmo import SlowMo
 from fedkeel.algorithms.vrlsgd import VrlSgd
-from fedkeel.errors import InputError, unknown
+from fedkeel.errors import InputError, invalid, unknown
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: algorithm
@@ -83,6 +84,7 @@ def algorithm_class(name: str, allow_plugins: bool = False) -> type[Algorithm]:
     Importing a module runs it. A name may come from a file that somebody else wrote, so nobody's code is imported
     unless the caller says so.
     """
+    name = arguments.text("the name of an algorithm", name)
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     if ":" in name:
@@ -103,6 +105,21 @@ def is_registered(algorithm: Algorithm) -> bool:
 def make_algorithm(name: str, **params: Any) -> Algorithm:
     """An algorithm with its parameters checked."""
     return algorithm_class(name)(**params)
+
+
+def as_algorithm(given: str | Algorithm | type[Algorithm], params: dict[str, Any] | None = None) -> Algorithm:
+    """An algorithm from its name or its class and its parameters, or the object that it is already."""
+    fields = {} if params is None else arguments.table("params", params)
+    if isinstance(given, str):
+        return make_algorithm(given, **fields)
+    if isinstance(given, type) and issubclass(given, Algorithm) and hasattr(given, "name"):
+        return given(**fields)
+    allowed = "the name of an algorithm, or an object or a class derived from fedkeel.Algorithm with a name"
+    if isinstance(given, type) or not hasattr(given, "name"):
+        raise invalid("algorithm", allowed, given)
+    if fields:
+        raise InputError("params go with the name of an algorithm; an Algorithm object has its own already.")
+    return arguments.instance("algorithm", given, Algorithm, allowed)
 
 
 def _own(path: str) -> type[Algorithm]:

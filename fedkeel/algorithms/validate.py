@@ -1,22 +1,49 @@
-"""Turns pydantic's report on bad hyper-parameters into the one sentence that a person can act on."""
+"""Settings that people give: their schema, and pydantic's report on bad ones as the one sentence to act on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
+from fedkeel import arguments
 from fedkeel.errors import InputError, invalid, unknown
 
 T = TypeVar("T", bound=BaseModel)
 
 
-def checked(owner: str, schema: type[T], fields: dict[str, Any]) -> T:
-    """The validated parameters, or an ``InputError`` about the first field that is wrong."""
+class Settings(BaseModel):
+    """Named values that cannot be changed; no others are taken."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Pydantic takes true for 1, but nobody means one round by ``rounds = true``."""
+        kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
+        if arguments.is_truth(value) and bool not in kinds:
+            if int in kinds:
+                raise ValueError("a whole number")
+            if float in kinds:
+                raise ValueError("a number")
+        return value
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    """The types that a field may have."""
+    return get_args(annotation) or (annotation,)
+
+
+def checked(owner: str, schema: type[T], fields: object) -> T:
+    """The validated parameters, or an ``InputError`` about the first field that is wrong.
+
+    ``owner`` is whose they are (``feddc``, ``faults``); without one, fields are called by their names alone.
+    """
     try:
-        return schema(**fields)
+        return schema(**arguments.table(owner, fields))
     except ValidationError as error:
         raise sentence(owner, schema, error) from None
 
@@ -25,7 +52,7 @@ def sentence(owner: str, schema: type[BaseModel], error: ValidationError) -> Inp
     """``owner.field must be …, got …`` for the first complaint of a validation."""
     first = error.errors()[0]
     path = ".".join(str(part) for part in first["loc"])
-    name = f"{owner}.{path}" if path else owner
+    name = ".".join(part for part in (owner, path) if part)
     if first["type"] == "extra_forbidden":
         *inside, last = map(str, first["loc"])
         fields = _fields(schema, first["loc"])

@@ -11,7 +11,7 @@ from fedkeel.bench.measure import BASE, Settings, measure
 from fedkeel.bench.simulator import DEFAULT_EXECUTOR
 from fedkeel.bench.works import find
 from fedkeel.cli.main import print_json
-from fedkeel.cli.screen import console, table
+from fedkeel.cli.screen import console, say, table
 
 
 def run_bench(
@@ -31,8 +31,8 @@ def run_bench(
         return
     size = settings.size
     title = algorithm_class(algorithm).title
-    console.print(f"[bold]{find(work).name} · {find(work).title} · {title} · executor {settings.executor}[/]")
-    console.print(
+    say(f"{find(work).name} · {find(work).title} · {title} · executor {settings.executor}", style="bold")
+    say(
         f"{size.clients} clients × {size.samples} samples, {size.cohort} a round, batch {size.batch}, "
         f"{size.epochs} epochs: {size.samples_per_round:,} samples a round, then {size.test:,} to test on\n"
     )
@@ -78,12 +78,12 @@ def show(result: dict[str, Any], title: str) -> None:
     startup = "" if result["startup_seconds"] is None else f"start-up {result['startup_seconds']:.1f} s · "
     overhead = result["durable_overhead"]
     durable = "" if overhead is None else f" · a commit every round costs {overhead:+.1%}"
-    console.print(f"\n{result['executor_choice']} · {startup}memory {result['peak_rss_mb']:.0f} MB at most{durable}")
-    console.print(
+    say(f"\n{result['executor_choice']} · {startup}memory {result['peak_rss_mb']:.0f} MB at most{durable}")
+    say(
         f"{result['gflop_per_round']:.3g} GFLOP a round at {result['gemm_gflops']:.0f} GFLOP/s, the peak of matrix "
         f"products here: {result['arithmetic_share']:.0%} of the time"
     )
-    console.print(
+    say(
         f"Timed rounds: {result['rounds']}, blocks: {result['blocks']}, taking turns with the plain loop "
         "(the same SGD steps with nothing federated, one process per core); medians of the blocks",
         style="dim",

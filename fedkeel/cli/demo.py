@@ -9,7 +9,7 @@ from typing import Any
 
 from fedkeel import api, build, config
 from fedkeel.algorithms.registry import ALGORITHMS
-from fedkeel.cli.screen import Life, comparison_table, console, identity
+from fedkeel.cli.screen import Life, comparison_table, console, identity, say
 from fedkeel.data import save_chart
 from fedkeel.errors import InputError
 from fedkeel.report.comparison import compare
@@ -53,23 +53,24 @@ def run_demo(out: Path, rounds: int, seed: int, quiet: bool) -> None:
     federation = build.make_federation(experiments[0])
     histories: dict[str, History] = {}
     if not quiet:
-        console.print(
-            f"[bold]fedkeel[/] trains one model over {federation.N} clients with {federation.sizes[0]} handwritten "
-            "digits each, unevenly mixed."
+        say(
+            ("fedkeel", "bold"),
+            f" trains one model over {federation.N} clients with {federation.sizes[0]} handwritten "
+            "digits each, unevenly mixed.",
         )
     for experiment in experiments:
         title = ALGORITHMS[experiment.algorithm.name].title
         life = Life(rounds, quiet=quiet)
         if not quiet:
-            console.print(f"\n[bold]{identity(build.make_simulation(experiment, federation=federation))}[/]")
+            say("\n" + identity(build.make_simulation(experiment, federation=federation)), style="bold")
         with life:
             run = api.run(experiment, out / experiment.algorithm.name, federation=federation, watch=life)
         histories[title] = run.history
     picture = _draw(histories, out, federation.N, rounds, seed)
     console.print()
     console.print(comparison_table(compare(histories, "FedAvg", TARGET), "FedAvg", TARGET))
-    console.print(f"\nPicture: {picture}   Runs: {out}/   Time: {time.perf_counter() - began:.0f} s")
-    console.print(
+    say(f"\nPicture: {picture}   Runs: {out}/   Time: {time.perf_counter() - began:.0f} s")
+    say(
         "Next: fedkeel algorithms feddc · fedkeel partition mnist5k --out clients.png · "
         "fedkeel run examples/mnist5k.toml"
     )

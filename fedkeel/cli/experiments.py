@@ -11,8 +11,8 @@ from typing import Any
 import typer
 
 from fedkeel import api, build, config
-from fedkeel.cli.main import print_json
-from fedkeel.cli.screen import Life, console, identity, table
+from fedkeel.cli.main import complain, print_json
+from fedkeel.cli.screen import Life, console, identity, say, table
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.interrupt import StopRequest
@@ -47,7 +47,7 @@ def run_all(path: Path, settings: list[str], options: Options) -> None:
         except FedkeelError as error:
             if stop.signal is None:
                 raise
-            print(f"fedkeel: {error}; go on with: {resume_command()}", file=sys.stderr)
+            complain(f"{error}; go on with: {resume_command()}")
             raise typer.Exit(128 + stop.signal) from None
     _show(results, options.as_json)
 
@@ -77,7 +77,7 @@ def _run_one(experiment: config.Experiment, options: Options, stop: StopRequest)
     simulation = build.make_simulation(experiment, options.data_dir, allow_plugins=options.allow_plugins)
     done = rounds_done(directory) if options.resume else 0
     if not options.quiet:
-        console.print(f"[bold]{identity(simulation)}[/]")
+        say(identity(simulation), style="bold")
     with Life(experiment.training.rounds, done, options.quiet) as life:
         return api.run(
             experiment,
@@ -102,11 +102,13 @@ def _show(results: list[dict[str, Any]], as_json: bool) -> None:
         ("best", "right"),
         "directory",
     ]
-    rows = [
-        [r["run"], r["rounds"], f"{r['final']['accuracy']:.2%}", f"{r['best']['accuracy']:.2%}", r["directory"]]
-        for r in results
-    ]
+    rows = [[r["run"], r["rounds"], _share(r["final"]), _share(r["best"]), r["directory"]] for r in results]
     console.print(table(columns, rows))
+
+
+def _share(measured: dict[str, Any] | None) -> str:
+    """An accuracy; a run whose rounds were none of those to be evaluated has none."""
+    return f"{measured['accuracy']:.2%}" if measured else "–"
 
 
 def _result(run: api.Run) -> dict[str, Any]:

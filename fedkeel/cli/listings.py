@@ -7,10 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 from fedkeel.cli.main import print_json
-from fedkeel.cli.screen import console, table
+from fedkeel.cli.screen import console, say, table
 from fedkeel.errors import InputError
 
 
@@ -23,7 +21,7 @@ def show_algorithms(as_json: bool) -> None:
         return
     rows = [[name, f"{a.paper.authors}, {a.paper.year}", a.idea] for name, a in ALGORITHMS.items()]
     console.print(table(["name", "paper", "idea"], rows))
-    console.print("\nOne in detail: fedkeel algorithms feddc")
+    say("\nOne in detail: fedkeel algorithms feddc")
 
 
 def show_algorithm(name: str, as_json: bool) -> None:
@@ -35,18 +33,19 @@ def show_algorithm(name: str, as_json: bool) -> None:
         print_json(described)
         return
     algorithm = algorithm_class(name, allow_plugins=True)
-    console.print(
-        f"[bold]{algorithm.title}[/]  {described['paper']['title']} ({described['paper']['authors']}, "
-        f"{described['paper']['venue']} {described['paper']['year']})"
+    say(
+        (algorithm.title, "bold"),
+        f"  {described['paper']['title']} ({described['paper']['authors']}, "
+        f"{described['paper']['venue']} {described['paper']['year']})",
     )
-    console.print(f"{algorithm.idea}\n")
-    console.print(described["box"], markup=False)
+    say(f"{algorithm.idea}\n")
+    say(described["box"])
     rows = [[p["name"], p["default"], p["allowed"], p["meaning"]] for p in described["params"]]
     console.print(table(["parameter", "default", "allowed", "meaning"], rows))
     for mode, preset in described["modes"].items():
-        console.print(f"mode {mode!r}: {', '.join(f'{k} = {v}' for k, v in preset.items())}", markup=False)
+        say(f"mode {mode!r}: {', '.join(f'{k} = {v}' for k, v in preset.items())}")
     for law in described["laws"]:
-        console.print(f"law: {law}", markup=False)
+        say(f"law: {law}")
 
 
 def _described(name: str) -> dict[str, Any]:
@@ -125,7 +124,7 @@ def show_data(as_json: bool) -> None:
         for s in listed
     ]
     console.print(table(columns, rows))
-    console.print("\nFiles are looked for in --data-dir or $FEDKEEL_DATA, then in the cache, then downloaded.")
+    say("\nFiles are looked for in --data-dir or $FEDKEEL_DATA, then in the cache, then downloaded.")
 
 
 def show_models(as_json: bool) -> None:
@@ -203,10 +202,8 @@ def show_partition(
         return
     settled = {key: value for key, value in federation.rule.items() if key not in ("name", "clients")}
     how = ", ".join(f"{key} {value}" for key, value in settled.items())
-    console.print(
-        f"[bold]{federation.dataset.name}[/] · {federation.N} clients · {federation.rule.get('name', 'own')} ({how})"
-    )
-    console.print(
+    say((federation.dataset.name, "bold"), f" · {federation.N} clients · {federation.rule.get('name', 'own')} ({how})")
+    say(
         f"{facts['samples']:,} samples, {facts['size_min']:,} to {facts['size_max']:,} a client "
         f"(median {facts['size_median']:,.0f}), "
         f"{facts['classes_per_client']:.1f} classes a client, label distance {facts['label_distance']:.2f}\n"
@@ -217,8 +214,8 @@ def show_partition(
     rows = [[i, int(federation.sizes[i]), *(int(c) or "·" for c in counts[i][: len(names)])] for i in range(shown)]
     console.print(table(columns, rows))
     if shown < federation.N:
-        console.print(f"… and {federation.N - shown} more clients")
-    console.print(f"Picture: {out}" if out else "Picture: add --out clients.png")
+        say(f"… and {federation.N - shown} more clients")
+    say(f"Picture: {out}" if out else "Picture: add --out clients.png")
 
 
 def _parameter(text: str) -> tuple[str, Any]:
@@ -227,7 +224,7 @@ def _parameter(text: str) -> tuple[str, Any]:
         raise InputError(f"--set takes name=value such as alpha=0.3, got {text!r}.")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return name.strip(), value.strip()
 
 
@@ -240,12 +237,10 @@ def show_check(name: str, as_json: bool) -> bool:
         print_json([asdict(result) for result in results])
         return all(result.passed for result in results)
     for result in (result for result in results if result.ran):
-        console.print(
-            f"[{'green' if result.passed else 'red'}]{'✓' if result.passed else '✗'}[/] {escape(result.check)}"
-        )
+        say(("✓", "green") if result.passed else ("✗", "red"), f" {result.check}")
         for line in filter(None, (result.detail, result.where)):
-            console.print(f"    {line}", markup=False, soft_wrap=True)
+            say(f"    {line}", soft_wrap=True)
     passed, left = sum(result.passed for result in results), sum(not result.ran for result in results)
     said = f"{passed} passed, {len(results) - passed - left} failed"
-    console.print(said + (f", {left} not run because they would fail for the same reason" if left else ""))
+    say(said + (f", {left} not run because they would fail for the same reason" if left else ""))
     return passed == len(results)

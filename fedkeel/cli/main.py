@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import warnings
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkeel.errors import FedkeelError
+from fedkeel.errors import FedkeelError, printable
 from fedkeel.notices import FedkeelWarning
 
 app = typer.Typer(
@@ -36,22 +37,48 @@ def run() -> None:
     """Entry point: a user's mistake becomes one sentence and exit code 2, never a traceback."""
     warnings.showwarning = _warn
     warnings.simplefilter("always", FedkeelWarning)  # every run of a sweep has its own
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that knows few letters is no reason to fail
     try:
-        app()
+        code = app(standalone_mode=False, prog_name="fedkeel")
     except FedkeelError as error:
-        print(f"fedkeel: {error}", file=sys.stderr)
+        complain(str(error))
         sys.exit(2)
     except KeyboardInterrupt:
-        print("fedkeel: stopped.", file=sys.stderr)
+        complain("stopped.")
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
+    except Exception as error:
+        # Typer's own errors, whatever its version calls their base, are those that know how to be shown.
+        if not hasattr(error, "format_message"):
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message(), file=sys.stderr)
+        else:
+            complain(_as_ours(error.format_message(), getattr(error, "ctx", None)))
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def complain(sentence: str) -> None:
+    """Print an error, as every error is printed: on one line, and with nothing in it that a terminal would obey."""
+    print(f"fedkeel: {printable(' '.join(sentence.splitlines()))}", file=sys.stderr)
+
+
+def _as_ours(message: str, context: Any) -> str:
+    """Typer's complaint in our style, with where to read on."""
+    text = message.rstrip(".")
+    text = text if len(text) <= 300 else f"{text[:299]}…"
+    where = getattr(context, "command_path", "fedkeel")
+    return f"{text[:1].lower()}{text[1:]}; see {where} --help."
 
 
 def _warn(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
     """Our own warnings are sentences for people; where in the source they arose does not matter."""
     if issubclass(category, FedkeelWarning):
-        print(f"fedkeel: warning: {message}", file=sys.stderr)
+        complain(f"warning: {message}")
     else:
         _show_warning(message, category, *place, **more)
 
@@ -228,5 +255,6 @@ def _find_modules_here() -> None:
 
 
 def print_json(value: Any) -> None:
-    """JSON on standard output."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """JSON on standard output; whatever a terminal would obey is escaped as JSON does it."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    print("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))

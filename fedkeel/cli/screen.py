@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkeel.engine.simulation import Simulation
+from fedkeel.errors import printable
 from fedkeel.report.comparison import Row
 from fedkeel.runs.history import Measured
 from fedkeel.runs.runner import Progress as RoundProgress
@@ -20,6 +21,20 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 WARNINGS = 5
 """Bad updates that are told one by one; further ones only in the count at the end."""
 console = Console(highlight=False)
+
+
+def say(*parts: str | tuple[str, str], style: str = "", soft_wrap: bool = False) -> None:
+    """Print text as it is, whoever it comes from; a part given as (text, style) is printed in that style.
+
+    Nothing in it is taken for rich's markup or reaches the terminal as a command.
+    """
+    pieces = [part if isinstance(part, tuple) else (part, "") for part in parts]
+    console.print(Text.assemble(*((plain(text), own) for text, own in pieces), style=style), soft_wrap=soft_wrap)
+
+
+def plain(text: str) -> str:
+    """Printable text in lines."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def identity(simulation: Simulation) -> str:
@@ -87,7 +102,7 @@ class Life:
             self._live.stop()
         if self._faults and not self._quiet:
             counts = ", ".join(f"{count} × {kind}" for kind, count in sorted(self._faults.items()))
-            console.print(f"faults: {counts}")
+            say(f"faults: {counts}")
 
     def __call__(self, progress: RoundProgress) -> None:
         self._seconds += progress.summary.seconds
@@ -109,7 +124,7 @@ class Life:
             bad = fault.kind in ("skipped", "clipped")
             if bad and not self._quiet and self._faults["skipped"] + self._faults["clipped"] < WARNINGS:
                 said = f"round {progress.round}: client {fault.client} {fault.kind}: {fault.detail}"
-                console.print(f"warning: {said}", style="yellow", soft_wrap=True)
+                say(f"warning: {said}", style="yellow", soft_wrap=True)
             self._faults[fault.kind] += 1
 
     def _is_milestone(self, progress: RoundProgress) -> bool:
@@ -131,15 +146,17 @@ class Life:
 def table(
     columns: Sequence[str | tuple[str, str]], rows: Sequence[Sequence[object]], title: str | None = None
 ) -> Table:
-    """A plain table; a column given as (name, "right") is right-aligned."""
+    """A plain table; a column given as (name, "right") is right-aligned. Cells are text, not markup."""
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for number, column in enumerate(columns, start=1):
         name, side = column if isinstance(column, tuple) else (column, "left")
         # Only the last column gives way on a narrow screen: it holds the sentences.
         wraps = number == len(columns)
-        made.add_column(name, justify="right" if side == "right" else "left", no_wrap=not wraps, overflow="fold")
+        made.add_column(
+            Text(plain(name)), justify="right" if side == "right" else "left", no_wrap=not wraps, overflow="fold"
+        )
     for row in rows:
-        made.add_row(*(str(cell) for cell in row))
+        made.add_row(*(Text(plain(str(cell))) for cell in row))
     return made
 
 

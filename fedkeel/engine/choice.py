@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
+from fedkeel import arguments
 from fedkeel.engine.devices import CPU
 from fedkeel.engine.executors import Executor, Job, Outcome, Serial, train_one, train_together
 from fedkeel.engine.grouping import can_stack, groups
@@ -32,17 +33,18 @@ MOST_WORKERS = 1024
 """Beyond this a number of processes is a slip of the keyboard."""
 
 
-def make_executor(name: str, workers: int | None = None, device: torch.device = CPU) -> Executor:
+def make_executor(name: str, workers: int | None = None, device: torch.device = CPU, owner: str = "run.") -> Executor:
     """An executor; ``workers`` is the number of processes of those that have several (default: one per core).
 
-    An accelerator is driven by one process, which may stack clients.
+    An accelerator is driven by one process, which may stack clients. ``owner`` is what errors put before the names.
     """
+    name = arguments.text(f"{owner}executor", name)
     if workers is not None and not 0 < workers <= MOST_WORKERS:
-        raise invalid("workers", f"a whole number from 1 to {MOST_WORKERS}", workers, "Absent: one per core.")
+        raise invalid(f"{owner}workers", f"a whole number from 1 to {MOST_WORKERS}", workers, "Absent: one per core.")
     if device.type != "cpu":
         if name == "pool" or (workers or 1) > 1:
             got = "several workers" if name != "pool" else "pool"
-            raise invalid("run.executor", f"auto, serial or stacked in one process on {device}", got)
+            raise invalid(f"{owner}executor", f"auto, serial or stacked in one process on {device}", got)
         workers = 1
     if name == "auto":
         return Auto(workers)

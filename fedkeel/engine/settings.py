@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from fedkeel.algorithms.validate import Settings
 
 
-class Training(BaseModel):
+class Training(Settings):
     """Settings of training that belong to no algorithm."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rounds: int = Field(100, ge=1, description="communication rounds")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, above 0 and at most 1")
@@ -50,10 +50,8 @@ class Training(BaseModel):
         return max(1, full if self.drop_last or rest == 0 else full + 1)
 
 
-class Faults(BaseModel):
+class Faults(Settings):
     """What goes wrong with clients in a simulation, and what is done about numbers that go wrong."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dropout: float = Field(0.0, ge=0, lt=1, description="probability that a called client never answers")
     lost: float = Field(0.0, ge=0, lt=1, description="probability that an upload is lost on its way")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+
+from fedkeel.errors import invalid
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,26 @@ def _half_squared_hinge(outputs: Tensor, targets: Tensor) -> Tensor:
 def _sign(outputs: Tensor, targets: Tensor) -> Tensor:
     scores = outputs.reshape(targets.shape)
     return ((scores > 0) == (targets > 0)) & ~scores.isnan()
+
+
+def as_loss(given: object) -> Loss | None:
+    """A loss of fedkeel's, or torch's cross-entropy as it is by default; None stays what the model asks for."""
+    if given is None or (isinstance(given, Loss) and callable(given.per_sample) and callable(given.correct)):
+        return given
+    if given is F.cross_entropy or given is nn.CrossEntropyLoss or _is_plain_cross_entropy(given):
+        return cross_entropy
+    hint = "It scores every sample by itself: Loss(name, per_sample=f(outputs, targets), correct=g(outputs, targets))."
+    raise invalid("loss", "a fedkeel.learning.losses.Loss or torch.nn.CrossEntropyLoss() without options", given, hint)
+
+
+def _is_plain_cross_entropy(given: object) -> bool:
+    return (
+        type(given) is nn.CrossEntropyLoss
+        and given.weight is None
+        and given.reduction == "mean"
+        and given.label_smoothing == 0
+        and given.ignore_index < 0
+    )
 
 
 cross_entropy = Loss("cross_entropy", _cross_entropy, _arg_max)

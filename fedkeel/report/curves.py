@@ -25,6 +25,7 @@ def curves_chart(histories: Mapping[str, History], title: str, subtitle: str = "
     ends = [
         {"run": name, "round": h.series()[-1].round, "accuracy": h.series()[-1].accuracy}
         for name, h in histories.items()
+        if h.series()
     ]
     colour = alt.Color("run:N", sort=order, title=None, scale=alt.Scale(scheme="tableau10", domain=order))
     scale = alt.Scale(domain=[max(0.0, low - 0.02), 1.0], clamp=True)

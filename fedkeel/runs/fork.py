@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedkeel import arguments
 from fedkeel.engine.simulation import RunState, Simulation
 from fedkeel.errors import DataError, invalid
 from fedkeel.runs.fit import check_fits
@@ -20,6 +21,18 @@ class Fork:
     directory: Path
     round: int | None = None
     other_data: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "directory", arguments.path("fork.directory", self.directory))
+        if self.round is not None:
+            object.__setattr__(self, "round", arguments.whole("fork.round", self.round, 0))
+
+    @classmethod
+    def of(cls, given: Fork | str | Path | None) -> Fork | None:
+        """What ``fork=`` names: a ``Fork``, a directory, or text as for ``parse``."""
+        if given is None or isinstance(given, Fork):
+            return given
+        return cls.parse(given) if isinstance(given, str) else cls(arguments.path("fork", given))
 
     @classmethod
     def parse(cls, text: str) -> Fork:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from fedkeel.algorithms.validate import Settings
 from fedkeel.engine.executors import Model
 from fedkeel.engine.faults import Fault
 from fedkeel.engine.simulation import RoundRecord, RunState, Simulation
@@ -17,10 +18,8 @@ from fedkeel.runs.history import History, Measured, RoundSummary, mean
 from fedkeel.runs.store import Store
 
 
-class Evaluation(BaseModel):
+class Evaluation(Settings):
     """When and on what models are evaluated."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     every: int = Field(1, ge=1, description="evaluate after every so many rounds (and after the last)")
     train: bool = Field(False, description="also on all clients' training samples")

@@ -36,6 +36,7 @@ from fedkeel.runs.fit import check_fits
 from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import FILE, Store
 from tests.fuzz.mutations import mutated
+from tests.fuzz.settings import NAMES, WORDS, as_toml, comes_back
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -75,43 +76,8 @@ def attack(target: Target, count: int, repeatable: bool) -> int:
 
 # Configuration
 
-_NAMES = [
-    f"{section}.{field}" if section else field
-    for section, schema in (
-        ("", config.Experiment),
-        ("data", config.DataConfig),
-        ("partition", config.PartitionConfig),
-        ("model", config.ModelConfig),
-        ("algorithm", config.AlgorithmConfig),
-        ("training", config.Training),
-        ("evaluation", config.Evaluation),
-        ("run", config.RunConfig),
-    )
-    for field in schema.model_fields
-] + [
-    "algorithm.alpha",
-    "partition.alpha",
-    "sweep.seed",
-    "sweep.algorithm",
-    "algorithms.feddc.alpha",
-    "data.own",
-    "sweep",
-]
-_WORDS = [
-    "feddc",
-    "mnist5k",
-    "2nn",
-    "dirichlet",
-    "os:system",
-    "a/b",
-    "pool",
-    "float64",
-    "1979-05-27",
-    "07:32:00",
-    "nan",
-]
 _SCALARS = st.one_of(
-    st.integers(-(2**70), 2**70), st.floats(), st.booleans(), st.text(max_size=8), st.sampled_from(_WORDS)
+    st.integers(-(2**70), 2**70), st.floats(), st.booleans(), st.text(max_size=8), st.sampled_from(WORDS)
 )
 _VALUES = st.recursive(
     _SCALARS,
@@ -121,20 +87,8 @@ _VALUES = st.recursive(
 _TEXT = (EXAMPLES / "mnist5k.toml").read_text(encoding="utf-8").encode()
 
 
-def _as_toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_as_toml(str(key))} = {_as_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_as_toml, value)) + "]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return '"' + "".join(c if c.isalnum() and c.isascii() else f"\\U{ord(c):08x}" for c in value) + '"'
-    return repr(value)
-
-
 def _lines(fields: dict[str, Any]) -> bytes:
-    text = "\n".join(f"{name} = {_as_toml(value)}" for name, value in fields.items())
+    text = "\n".join(f"{name} = {as_toml(value)}" for name, value in fields.items())
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -142,28 +96,19 @@ def _read_configuration(folder: Path, content: bytes) -> None:
     path = folder / "e.toml"
     path.write_bytes(content)
     for experiment in config.read(path):
-        _comes_back(folder, experiment)
-
-
-def _comes_back(folder: Path, experiment: config.Experiment) -> None:
-    """Whatever is accepted must survive being written into a run's directory."""
-    text = config.dump(experiment)
-    (folder / "written.toml").write_text(text, encoding="utf-8")
-    (again,) = config.read(folder / "written.toml")
-    assert config.dump(again) == text
-    changes.allowed(changes.stored(text, folder), experiment, 0, folder)
+        comes_back(folder, experiment)
 
 
 def _set(folder: Path, chosen: list[str]) -> None:
     (folder / "e.toml").write_bytes(_TEXT)
     for experiment in config.read(folder / "e.toml", chosen):
-        _comes_back(folder, experiment)
+        comes_back(folder, experiment)
 
 
 _SETTINGS = st.lists(
     st.one_of(
-        st.builds(lambda name, value: f"{name}={_as_toml(value)}", st.sampled_from(_NAMES), _VALUES),
-        st.builds(lambda name, text: f"{name}={text}", st.sampled_from(_NAMES), st.text(max_size=12)),
+        st.builds(lambda name, value: f"{name}={as_toml(value)}", st.sampled_from(NAMES), _VALUES),
+        st.builds(lambda name, text: f"{name}={text}", st.sampled_from(NAMES), st.text(max_size=12)),
         st.text(max_size=20),
     ),
     min_size=1,
@@ -303,7 +248,7 @@ def _files(**contents: bytes) -> st.SearchStrategy[tuple[str, bytes]]:
 TARGETS = (
     Target(
         "configuration",
-        mutated(_TEXT) | st.dictionaries(st.sampled_from(_NAMES), _VALUES, max_size=5).map(_lines) | st.binary(),
+        mutated(_TEXT) | st.dictionaries(st.sampled_from(NAMES), _VALUES, max_size=5).map(_lines) | st.binary(),
         _read_configuration,
     ),
     Target("settings", _SETTINGS, _set),

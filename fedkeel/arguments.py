@@ -1,0 +1,106 @@
+"""Arguments of Python calls, checked where they come in: what a person may give, as what the code goes on with.
+
+Numpy's numbers count as numbers and text as a path; a truth value is no number, and nothing is rounded.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+from collections.abc import Callable, Mapping
+from operator import index
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedkeel.errors import InputError, invalid
+
+T = TypeVar("T")
+
+
+def whole(name: str, value: object, least: int, most: int | None = None, hint: str = "") -> int:
+    """A whole number within limits."""
+    try:
+        number = None if is_truth(value) else index(value)  # type: ignore[arg-type]
+    except Exception:  # torch and numpy have words of their own for tensors of several elements
+        number = None
+    if number is None or number < least or (most is not None and number > most):
+        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise invalid(name, f"a whole number {limits}", value, hint)
+    return number
+
+
+def share(name: str, value: object, hint: str = "") -> float:
+    """A number above 0 and below 1."""
+    try:
+        number = float(value) if isinstance(value, numbers.Real) and not is_truth(value) else math.nan
+    except OverflowError:  # a whole number of more than 308 digits
+        number = math.inf
+    if not 0 < number < 1:
+        raise invalid(name, "a share above 0 and below 1", value, hint)
+    return number
+
+
+def text(name: str, value: object, hint: str = "") -> str:
+    """Text."""
+    if not isinstance(value, str):
+        raise invalid(name, "text", value, hint)
+    return str(value)
+
+
+def flag(name: str, value: object) -> bool:
+    """True or false."""
+    if not is_truth(value):
+        raise invalid(name, "True or False", value)
+    return bool(value)
+
+
+def path(name: str, value: object) -> Path:
+    """A path, given as one or as text."""
+    found = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(found, str) or not found or "\0" in found or not _is_encodable(found):
+        raise invalid(name, "a path, as text or pathlib.Path", value)
+    return Path(found)
+
+
+def table(name: str, value: object) -> dict[str, Any]:
+    """A mapping from names to values."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise invalid(name, "a dict of values by name", value)
+    return dict(value)
+
+
+def function(name: str, value: Callable[..., T], arguments: str = "") -> Callable[..., T]:
+    """Something that can be called."""
+    if not callable(value):
+        raise invalid(name, f"a function{f' of {arguments}' if arguments else ''}", value)
+    return value
+
+
+def instance(name: str, value: object, kind: type[T], allowed: str, hint: str = "") -> T:
+    """An object of a class."""
+    if isinstance(value, kind):
+        return value
+    raise not_an_instance(name, value, kind, allowed, hint)
+
+
+def not_an_instance(name: str, value: object, kind: type, allowed: str, hint: str = "") -> InputError:
+    """The error about another object; a class in its place is told to be made an object first."""
+    if isinstance(value, type):
+        made = f"Make an object of it: {value.__name__}(…)." if issubclass(value, kind) else hint
+        return invalid(name, allowed, f"the class {value.__name__}", made)
+    plain = value is None or isinstance(value, str | int | float)
+    return invalid(name, allowed, value if plain else type(value).__name__, hint)
+
+
+def is_truth(value: object) -> bool:
+    """Whether a value is Python's or numpy's True or False."""
+    return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")  # numpy's, without importing it
+
+
+def _is_encodable(name: str) -> bool:
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True
