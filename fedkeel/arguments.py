@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import index
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +39,27 @@ def share(name: str, value: object, hint: str = "") -> float:
     if not 0 < number < 1:
         raise invalid(name, "a share above 0 and below 1", value, hint)
     return number
+
+
+def numbers_of(name: str, value: object) -> tuple[float, ...]:
+    """A few finite numbers, in any kind of row."""
+    try:
+        found = tuple(map(float, value))  # type: ignore[call-overload]
+    except Exception:  # no row, or not of numbers
+        found = (math.nan,)
+    if isinstance(value, str | bytes) or not all(map(math.isfinite, found)):
+        raise invalid(name, "a list of finite numbers", value)
+    return found
+
+
+def listed(name: str, value: object, allowed: str) -> list[Any]:
+    """What a list, tuple, array or other row holds; neither text nor a mapping counts as a row."""
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
+        try:
+            return list(value)
+        except TypeError:  # an array of no dimension says that it can be gone through
+            pass
+    raise invalid(name, allowed, value)
 
 
 def text(name: str, value: object, hint: str = "") -> str:

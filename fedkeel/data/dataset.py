@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedkeel import arguments
 from fedkeel.data.partitions import partition
 from fedkeel.data.transform import PAD, Transform
 from fedkeel.errors import InputError, check_seed, invalid
@@ -26,6 +27,10 @@ class Split:
     y: Indices
 
     def __post_init__(self) -> None:
+        for part, given in (("x", self.x), ("y", self.y)):
+            arguments.instance(
+                f"split.{part}", given, np.ndarray, "a numpy array", "fedkeel.data.from_arrays makes one."
+            )
         if self.x.ndim < 2 or self.x.dtype not in (np.uint8, np.float32):
             raise invalid(
                 "split.x",
@@ -67,8 +72,14 @@ class Dataset:
     partition_labels: Indices | None = None
 
     def __post_init__(self) -> None:
-        if self.classes < 1:
-            raise invalid(f"{self.name}.classes", "at least 1", self.classes)
+        arguments.text("name", self.name)
+        for part in ("train", "test"):
+            arguments.instance(f"{self.name}.{part}", getattr(self, part), Split, "a Split")
+        arguments.instance(f"{self.name}.transform", self.transform, Transform, "a Transform")
+        arguments.whole(f"{self.name}.classes", self.classes, 1)
+        arguments.instance(f"{self.name}.class_names", self.class_names, tuple, "a tuple of names")
+        if self.partition_labels is not None:
+            arguments.instance(f"{self.name}.partition_labels", self.partition_labels, np.ndarray, "a numpy array")
         if len(self.class_names) != self.classes:
             raise invalid(f"{self.name}.class_names", f"{self.classes} names", f"{len(self.class_names)} names")
         if self.train.x.shape[1:] != self.test.x.shape[1:]:
@@ -137,6 +148,11 @@ class Federation:
     validation: Indices | None = None
 
     def __post_init__(self) -> None:
+        arguments.instance("federation.dataset", self.dataset, Dataset, "a Dataset")
+        arguments.instance("federation.rule", self.rule, dict, "a dict that says how the clients were made")
+        for name in ("clients", "client_tests"):
+            if name == "clients" or self.client_tests is not None:
+                arguments.instance(f"federation.{name}", getattr(self, name), tuple, "a tuple of index arrays")
         if not self.clients:
             raise invalid("federation.clients", "at least one list of indices", 0)
         used = self._used()
@@ -156,7 +172,10 @@ class Federation:
         All lists at once, since there may be a million of them; a fault is then looked for client by client.
         """
         limit = len(self.dataset.train)
-        sound = all(part.ndim == 1 and part.dtype == np.int64 and part.size for part in self.clients)
+        sound = all(
+            isinstance(part, np.ndarray) and part.ndim == 1 and part.dtype == np.int64 and part.size
+            for part in self.clients
+        )
         together = np.concatenate(self.clients) if sound else np.empty(0, dtype=np.int64)
         if sound and together.min() >= 0 and together.max() < limit:
             holders = np.bincount(together, minlength=limit)
@@ -179,8 +198,7 @@ class Federation:
 
         A client keeps at least one sample; the choice depends on the seed and the client only.
         """
-        if not 0 < share < 1:
-            raise invalid("data.validation", "a share above 0 and below 1", share)
+        share = arguments.share("data.validation", share)
         seed = check_seed("hold_out.seed", seed)
         kept, held = [], []
         for i, part in enumerate(self.clients):
@@ -239,6 +257,7 @@ class Federation:
 
 
 def _check_indices(part: Indices, limit: int, name: str) -> None:
+    arguments.instance(name, part, np.ndarray, "an int64 vector of indices")
     if part.ndim != 1 or part.dtype != np.int64:
         raise invalid(name, "an int64 vector of indices", f"{part.dtype} {list(part.shape)}")
     if part.size and (part.min() < 0 or part.max() >= limit):

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedkeel import arguments
 from fedkeel.data.dataset import Dataset, Federation, Indices, Split
 from fedkeel.data.npz import read_npz
-from fedkeel.data.partitions.rule import plain, whole
 from fedkeel.data.transform import Transform
 from fedkeel.errors import DataError, InputError, check_seed, invalid
 
@@ -44,6 +44,7 @@ def from_arrays(
     kept as float32. ``y`` [n]: whole labels from 0; ``classes`` is one more than the largest unless given. ``mean`` and
     ``std`` normalise per channel after that.
     """
+    name = arguments.text("name", name)
     train, test = _split(x, y, f"{name}.train"), _split(x_test, y_test, f"{name}.test")
     return _dataset(train, test, classes, name, mean, std, class_names, citation, licence)
 
@@ -64,6 +65,8 @@ def from_clients(
     ``test`` is a common test set; without one, a random share ``holdout`` of every client's samples becomes test data,
     and the federation's ``client_tests`` say whose.
     """
+    name = arguments.text("name", name)
+    clients = arguments.listed(f"{name}.clients", clients, "a list of pairs (x, y), one for each client")
     if not clients:
         raise invalid(f"{name}.clients", "at least one pair (x, y)", "none")
     splits = [_split(*_pair(pair, f"{name}.clients[{i}]"), f"{name}.clients[{i}]") for i, pair in enumerate(clients)]
@@ -79,6 +82,7 @@ def from_clients(
     if test is not None:
         test_split = _split(*_pair(test, f"{name}.test"), f"{name}.test")
     else:
+        holdout = arguments.share(f"{name}.holdout", holdout, "Or pass a common test set.")
         splits, held = _hold_out(splits, holdout, seed, name)
         test_split, client_tests = _joined(held), _ranges(held)
         record |= {"holdout": holdout, "seed": seed}
@@ -112,7 +116,7 @@ def from_npz_folder(path: str | os.PathLike[str], classes: int | None = None, **
     ``test.npz`` is the common test set; without it a share of every client is held out. ``options`` are those of
     :func:`from_clients`.
     """
-    folder = Path(path)
+    folder = arguments.path("from_npz_folder.path", path)
     if not folder.is_dir():
         raise invalid("from_npz_folder.path", "a folder of .npz files", str(folder))
     files = sorted(file for file in folder.glob("*.npz") if file.name != "test.npz")
@@ -152,7 +156,7 @@ def from_hf(
         options.setdefault("class_names", _label_names(first, label))
         train_pair, test_pair = (_columns(part, image, label, name) for part in (first, second))
         return from_arrays(*train_pair, *test_pair, classes=classes, name=name, **options)
-    partitions = list(data)
+    partitions = arguments.listed(name, data, "a data set with the parts 'train' and 'test', or a list of partitions")
     if not partitions:
         raise invalid(f"{name}.clients", "at least one partition", "none")
     options.setdefault("class_names", _label_names(partitions[0], label))
@@ -279,17 +283,21 @@ def _dataset(
     citation: str,
     licence: str,
 ) -> Dataset:
+    named = () if class_names is None else _class_names(class_names, name)
     if classes is None:
-        classes = len(class_names) if class_names else int(max(train.y.max(), test.y.max())) + 1
-    classes = plain(classes)
-    if not whole(classes, 1) or classes > MOST_CLASSES:
-        raise invalid(f"{name}.classes", f"a whole number from 1 to {MOST_CLASSES:,}", classes)
+        classes = len(named) if named else int(max(train.y.max(), test.y.max())) + 1
+    classes = arguments.whole(f"{name}.classes", classes, 1, MOST_CLASSES)
     if train.x.dtype != test.x.dtype:
         raise invalid(f"{name}.test.x", f"{train.x.dtype} like the training samples", str(test.x.dtype))
-    names = tuple(class_names) if class_names else tuple(str(c) for c in range(classes))
+    names = named or tuple(str(c) for c in range(classes))
     scale = 255.0 if train.x.dtype == np.uint8 else 1.0
-    transform = Transform(scale, tuple(map(float, mean)), tuple(map(float, std)))
+    transform = Transform(scale, arguments.numbers_of(f"{name}.mean", mean), arguments.numbers_of(f"{name}.std", std))
     return Dataset(name, train, test, classes, names, transform, citation, licence)
+
+
+def _class_names(given: object, name: str) -> tuple[str, ...]:
+    allowed = "a list of texts, one for each class"
+    return tuple(str(label) for label in arguments.listed(f"{name}.class_names", given, allowed))
 
 
 def _joined(splits: Sequence[Split]) -> Split:
@@ -304,8 +312,6 @@ def _ranges(splits: Sequence[Split]) -> tuple[Indices, ...]:
 
 def _hold_out(splits: Sequence[Split], share: float, seed: int, name: str) -> tuple[list[Split], list[Split]]:
     """Every client's samples in two random parts, at least one sample in each."""
-    if not 0 < share < 1:
-        raise invalid(f"{name}.holdout", "a share between 0 and 1", share, "Or pass a common test set.")
     key = [check_seed(f"{name}.seed", seed), HOLDOUT_STREAM]
     rng = np.random.Generator(np.random.Philox(key=np.array(key, dtype=np.uint64)))
     kept: list[Split] = []
@@ -348,7 +354,9 @@ def _label_names(part: Any, label: str) -> list[str] | None:
 
 def _columns(part: Any, image: str, label: str, name: str) -> Pair:
     """Samples and labels of a mapping from column names to values."""
-    known = list(getattr(part, "column_names", None) or part)
+    if not hasattr(part, "column_names") and not isinstance(part, Mapping):
+        raise invalid(name, "a mapping from column names to values", part)
+    known = [str(column) for column in (getattr(part, "column_names", None) or part)]
     for option, column in (("image", image), ("label", label)):
         if column not in known:
             raise invalid(f"{name}.{option}", f"one of the columns {', '.join(map(str, known))}", column)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fedkeel import arguments
 from fedkeel.errors import invalid, unknown
 
 if TYPE_CHECKING:
@@ -31,15 +32,16 @@ class Transform:
     augment: str | None = None
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.scale) and self.scale > 0):
+        (scale,) = arguments.numbers_of("transform.scale", [self.scale])
+        if scale <= 0:
             raise invalid("transform.scale", "a number above 0", self.scale, "Use 255 for uint8 images, 1 for floats.")
+        for part in ("mean", "std"):
+            object.__setattr__(self, part, arguments.numbers_of(f"transform.{part}", getattr(self, part)))
         if len(self.mean) != len(self.std):
             raise invalid("transform.std", f"as long as transform.mean ({len(self.mean)} values)", self.std)
-        if not all(np.isfinite(self.mean)):
-            raise invalid("transform.mean", "finite numbers", self.mean)
-        if not all(np.isfinite(s) and s > 0 for s in self.std):
+        if not all(s > 0 for s in self.std):
             raise invalid("transform.std", "numbers above 0", self.std, "Leave out channels that never change.")
-        if self.augment is not None and self.augment not in AUGMENTATIONS:
+        if self.augment is not None and arguments.text("transform.augment", self.augment) not in AUGMENTATIONS:
             raise unknown("augmentation", self.augment, sorted(AUGMENTATIONS))
 
     def prepare(self, x: npt.NDArray[Any] | torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -87,7 +87,7 @@ def test_clients_are_checked_one_by_one() -> None:
         ([(X, Y), (X[:, :1], Y)], {}, "own.clients[1] must be float32 samples of client 0's shape [2]"),
         ([(X, Y), X], {}, "own.clients[1] must be a pair (x, y), got 'ndarray'"),
         ([(X[:1], Y[:1])], {}, "own.clients[0] must be at least 2 samples"),
-        ([(X, Y)], {"holdout": 1.0}, "own.holdout must be a share between 0 and 1"),
+        ([(X, Y)], {"holdout": 1.0}, "own.holdout must be a share above 0 and below 1"),
     ]:
         with pytest.raises(InputError) as caught:
             from_clients(clients, **options)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedkeel import arguments
 from fedkeel.data.partitions import class_shares, client_priors, fedveca, simple
 from fedkeel.data.partitions.rule import Indices, Param, Rule, generator, plain, whole
 from fedkeel.errors import invalid, unknown
@@ -29,7 +30,7 @@ def partition(
 
     The lists are disjoint and together hold every sample.
     """
-    if rule not in RULES:
+    if arguments.text("partition.rule", rule) not in RULES:
         raise unknown("partition rule", rule, sorted(RULES))
     clients = plain(clients)
     if not whole(clients, 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Literal, overload
 
+from fedkeel import arguments
 from fedkeel.data.dataset import Dataset, Federation
 from fedkeel.data.sources import cifar, grey, synthetic, tiny_imagenet
 from fedkeel.data.sources.files import Place, cache_folder, place
@@ -94,6 +95,7 @@ def load(
     (pixels / 255) or another name of the source. An incomplete set is refused unless ``subset_ok``; its ``note`` then
     says what is there. ``params`` are those of a generated set.
     """
+    name = arguments.text("the name of a data set", name)
     if name not in SOURCES:
         check_name(name)
         raise InputError(f"{name} is a path, not the name of a data set; fedkeel.data.from_npz_folder reads folders.")
