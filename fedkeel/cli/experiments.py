@@ -14,9 +14,10 @@ from fedkeel import api, build, config
 from fedkeel.cli.main import complain, print_json
 from fedkeel.cli.screen import Life, console, identity, say, table
 from fedkeel.errors import FedkeelError, InputError
+from fedkeel.runs.connection import FILE
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.interrupt import StopRequest
-from fedkeel.runs.store import FILE, holds_run, rounds_done
+from fedkeel.runs.store import holds_run, rounds_done
 
 
 @dataclass(frozen=True)
