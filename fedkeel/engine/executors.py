@@ -24,7 +24,7 @@ from fedkeel.engine.samples import ClientBatches, Samples, Scored, full_batches
 from fedkeel.engine.schedule import Schedule
 from fedkeel.engine.stacking import stacked
 from fedkeel.errors import ModelError
-from fedkeel.learning.drawing import Keyed, held_by, keyed
+from fedkeel.learning.drawing import Keyed, held_by, keyed, put_aside
 from fedkeel.learning.loop import Sgd, Trained
 from fedkeel.learning.task import Batch, Score, Seeds, Task
 
@@ -230,7 +230,7 @@ class Serial:
         pass
 
     def run(self, job: Job) -> Outcome:
-        return examined(job, gather([train_one(job, i) for i in range(len(job.clients.ids))]))
+        return examined(job, gather(train_units(job, [[i] for i in range(len(job.clients.ids))])))
 
     def evaluate(
         self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test", seeds: Seeds | None = None
@@ -310,6 +310,12 @@ def _local_round(job: Job, local: Local) -> tuple[Message, State]:
 def train_group(job: Job, rows: Sequence[int]) -> Outcome:
     """The local rounds of some clients of the cohort: of one alone as ``serial`` does it, of several together."""
     return train_one(job, rows[0]) if len(rows) == 1 else train_together(job.take(rows))
+
+
+def train_units(job: Job, units: Sequence[Sequence[int]]) -> list[Outcome]:
+    """One unit after the other, in this process."""
+    with nullcontext() if job.draws_nothing else put_aside(job.task.device):
+        return [train_group(job, rows) for rows in units]
 
 
 def _moved(trained: Trained) -> Tensor:

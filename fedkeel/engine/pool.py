@@ -31,13 +31,14 @@ from torch import Tensor
 from fedkeel.algorithms.contract import Clients
 from fedkeel.algorithms.state import PerClient, State
 from fedkeel.engine.arena import Arena, ArenaFullError, Place
-from fedkeel.engine.executors import Job, Outcome, examined, gather, train_group
+from fedkeel.engine.executors import Job, Outcome, examined, gather, train_group, train_units
 from fedkeel.engine.grouping import groups
 from fedkeel.engine.samples import Samples, Scored
 from fedkeel.engine.threads import one_thread
 from fedkeel.engine.watchdog import PATIENCE, Watchdog
 from fedkeel.engine.worker_errors import Failure, failure_of
 from fedkeel.errors import FedkeelError, InputError
+from fedkeel.learning.drawing import put_aside_for_good
 from fedkeel.learning.task import Score, Seeds, Task
 from fedkeel.notices import notice
 from fedkeel.system import ProcessLock, cores
@@ -148,7 +149,7 @@ class Pool:
         units = groups(job, self.lanes) if self._stack else _one_by_one(job)
         if self._here or len(units) == 1 or self.lanes == 1:
             with self._as_workers_do():
-                outcomes = [train_group(job, rows) for rows in units]
+                outcomes = train_units(job, units)
                 return examined(job, gather(outcomes, [i for rows in units for i in rows]))
         if self._job is None or not _same_simulation(self._job, job) or len(units) > self._results.slots:
             self._start(job, units, _down_bytes(job) * SPARE, _up_bytes(job, units) * SPARE)
@@ -375,6 +376,7 @@ def _work(pipe: Connection, job: Job, orders: Arena, results: Arena) -> None:
     for end in list(_ends):
         end.close()  # so that the parent's end is the only one, and its closing is noticed
     torch.set_num_threads(1)
+    put_aside_for_good()
     while True:
         try:
             command = pipe.recv()

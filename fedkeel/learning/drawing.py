@@ -10,6 +10,7 @@ that nobody has looked at may draw.
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from fedkeel.system import ProcessLock
 
 _SHARED = ProcessLock()
 """Held while the generators start from a key: threads that train at the same time take turns."""
+_thread = threading.local()
+"""``nobody_cares``: whether the generators may be left anywhere, since they were put aside."""
 _OURS = "fedkeel.learning."
 _numpy: Any = np.random  # its stubs lack two functions
 _SILENT_NAMES = """
@@ -159,14 +162,45 @@ def keyed(seed: int, device: torch.device | None = None, own: Sequence[Any] = ()
     inside.
     """
     where = torch.device("cpu") if device is None else device
-    with _SHARED.held():
-        before = _Stand.now(where)
+    with _SHARED.held(), _put_aside(where):
+        key = Keyed(seed, where, own)
+        key.start()
+        yield key
+
+
+@contextmanager
+def put_aside(device: torch.device) -> Iterator[None]:
+    """Save where the shared generators stand once for all that is ``keyed`` in the block, one after the other.
+
+    Saving them takes several times as long as giving them a seed.
+    """
+    with _SHARED.held(), _put_aside(device):
+        _thread.nobody_cares = True
         try:
-            key = Keyed(seed, where, own)
-            key.start()
-            yield key
+            yield
         finally:
-            before.take(where)
+            _thread.nobody_cares = False
+
+
+def put_aside_for_good() -> None:
+    """In a process whose generators nobody else will look at, nothing needs to be saved."""
+    _thread.nobody_cares = True
+
+
+@contextmanager
+def _put_aside(device: torch.device) -> Iterator[None]:
+    if getattr(_thread, "nobody_cares", False):
+        _thread.nobody_cares = False  # but inside of what is keyed, somebody does
+        try:
+            yield
+        finally:
+            _thread.nobody_cares = True
+        return
+    before = _Stand.now(device)
+    try:
+        yield
+    finally:
+        before.take(device)
 
 
 def keyed_if(

@@ -22,7 +22,7 @@ from fedkeel.engine.grouping import can_stack
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import Simulation
 from fedkeel.learning import models
-from fedkeel.learning.drawing import draws_nothing, keyed
+from fedkeel.learning.drawing import draws_nothing, keyed, put_aside
 from fedkeel.learning.losses import Loss, cross_entropy
 from fedkeel.learning.task import Task
 from fedkeel.runs.runner import Evaluation, execute
@@ -300,6 +300,24 @@ def test_draws_are_noticed(draw: Callable[[], object]) -> None:
         draw()
         assert key.was_used()
         assert key.was_used()  # asking changes nothing
+
+
+def test_what_is_put_aside_once_is_put_back_once() -> None:
+    """Blocks that follow each other need not save anything; one inside another must."""
+    found = shared_generators()
+    with put_aside(torch.device("cpu")):
+        for _ in range(2):
+            with keyed(5):
+                first, second = torch.rand(1), torch.rand(1)
+        with keyed(5):
+            assert torch.rand(1) == first
+            with keyed(6):
+                torch.rand(3), np.random.rand(3), random.random()
+            assert torch.rand(1) == second
+    assert shared_generators() == found
+    with keyed(5):
+        torch.rand(1)
+    assert shared_generators() == found
 
 
 def together(works: list[Callable[[], Any]]) -> list[Any]:
