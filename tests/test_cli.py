@@ -12,6 +12,7 @@ import pytest
 
 from fedkeel import api, config
 from fedkeel.cli import demo, main
+from fedkeel.runs.store import rounds_done
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENT = """\
@@ -133,6 +134,43 @@ def test_check_of_an_own_algorithm(tmp_path: Path) -> None:
     bad = fedkeel("check", "mine:Bad", cwd=tmp_path)
     assert bad.returncode == 1
     assert "✗ it learns an easy problem" in bad.stdout
+
+
+def test_a_reader_that_leaves_costs_no_round(tmp_path: Path) -> None:
+    """`fedkeel run … | head -1`: no traceback, and what was trained is kept and goes on."""
+    (tmp_path / "e.toml").write_text(EXPERIMENT.replace("rounds = 3", "rounds = 30"))
+    command = [sys.executable, "-c", "from fedkeel.cli.main import run; run()", "run", "e.toml"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "140"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        assert run.stdout.readline().startswith("FedAvg")
+        run.stdout.close()
+        said = run.stderr.read()
+        code = run.wait(timeout=120)
+    assert "fedkeel: the output cannot be written: nobody reads it any more; all rounds so far are kept" in said
+    assert "Traceback" not in said
+    assert code == 141
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert 0 < rounds_done(folder) < 30
+    again = fedkeel("run", "e.toml", "--resume", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout)[0]["rounds"] == 30
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+@pytest.mark.parametrize("words", [["run", "e.toml"], ["run", "e.toml", "--json"], ["algorithms"]])
+def test_output_to_a_full_disk_is_told_of_in_a_sentence(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    command = [sys.executable, "-c", "from fedkeel.cli.main import run; run()", *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("fedkeel: the output cannot be written: No space left on device")
+    assert len(ended.stderr.splitlines()) == 1
 
 
 def test_a_demo_after_one_that_was_killed(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from fedkeel import api, build, config
+from fedkeel.cli import output
 from fedkeel.cli.main import complain, print_json
 from fedkeel.cli.screen import Life, console, identity, say, table
 from fedkeel.errors import FedkeelError, InputError
@@ -45,12 +46,19 @@ def run_all(path: Path, settings: list[str], options: Options) -> None:
                 results.append(_result(_run_one(experiment, options, stop)))
                 if stop() and len(results) < len(experiments):
                     raise FedkeelError(f"stopped after {len(results)} of {len(experiments)} runs, all kept")
+            _show(results, options.as_json)
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except FedkeelError as error:
             if stop.signal is None:
                 raise
             complain(f"{error}; go on with: {resume_command()}")
             raise typer.Exit(128 + stop.signal) from None
-    _show(results, options.as_json)
+        except OSError as error:
+            if not output.is_lost(error):
+                raise
+            advice = f"; all rounds so far are kept, go on with: {resume_command()}"
+            raise typer.Exit(output.give_up(error, advice)) from None
 
 
 def check_resumable(experiments: list[config.Experiment], out: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedkeel.cli import output
 from fedkeel.errors import FedkeelError, printable
 from fedkeel.notices import FedkeelWarning
 
@@ -48,8 +49,10 @@ def run() -> None:
     except KeyboardInterrupt:
         complain("stopped.")
         sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
+    except OSError as error:
+        if not output.is_lost(error):
+            raise
+        sys.exit(output.give_up(error))
     except Exception as error:
         # Typer's own errors, whatever its version calls their base, are those that know how to be shown.
         if not hasattr(error, "format_message"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +22,15 @@ from fedkeel.runs.runner import Progress as RoundProgress
 BLOCKS = "▁▂▃▄▅▆▇█"
 WARNINGS = 5
 """Bad updates that are told one by one; further ones only in the count at the end."""
-console = Console(highlight=False)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Not the end of the program, without a word, but an error like others."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+console = _Console(highlight=False)
 
 
 def say(*parts: str | tuple[str, str], style: str = "", soft_wrap: bool = False) -> None:
