@@ -22,7 +22,7 @@ from fedkeel.engine.choice import MOST_WORKERS, NAMES
 from fedkeel.engine.faults import check_needs
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.threads import MOST_THREADS
-from fedkeel.errors import DataError, InputError, unknown
+from fedkeel.errors import DataError, InputError, named, shown, unknown
 from fedkeel.learning import models
 from fedkeel.runs.runner import Evaluation
 
@@ -221,7 +221,7 @@ def _choices(sweep: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     choices: dict[str, list[Any]] = {}
     for name, values in sweep.items():
         if not isinstance(values, list) or not values:
-            raise InputError(f"sweep.{name} must be a list with at least one value, got {values!r}.")
+            raise InputError(f"sweep.{named(name)} must be a list with at least one value, got {shown(values)}.")
         if any(isinstance(value, dict) for value in values):
             raise InputError(
                 f"sweep.{name} must list values, not tables, which would replace all of {name}; sweep over single "
@@ -249,7 +249,7 @@ def _own_table(per_algorithm: dict[str, Any], chosen: dict[str, Any]) -> dict[st
     name = chosen.get("name", "fedavg")
     found = per_algorithm.get(name, {}) if isinstance(name, str) else {}
     if not isinstance(found, dict):
-        raise InputError(f"algorithms.{name} must be a table of its parameters, got {found!r}.")
+        raise InputError(f"algorithms.{named(name)} must be a table of its parameters, got {shown(found)}.")
     for key in sorted(found.keys() & chosen.keys()):
         raise InputError(
             f"{key} of {name} is given twice, as algorithm.{key} and as algorithms.{name}.{key}; keep one of them."
@@ -257,13 +257,13 @@ def _own_table(per_algorithm: dict[str, Any], chosen: dict[str, Any]) -> dict[st
     return found
 
 
-def _check_tables(per_algorithm: dict[str, Any], named: set[str], origin: _Origin) -> None:
+def _check_tables(per_algorithm: dict[str, Any], used: set[str], origin: _Origin) -> None:
     """Refuse parameters of an algorithm that is in none of the runs: they would be ignored."""
     for name in per_algorithm:
-        if name not in named:
-            near = get_close_matches(name, named, n=1)
+        if name not in used:
+            near = get_close_matches(name, used, n=1)
             hint = f"Did you mean [algorithms.{near[0]}]?" if near else "Remove the table, or add it to the sweep."
-            message = f"[algorithms.{name}] has no effect, because no run uses {name}. {hint}"
+            message = f"[algorithms.{named(name)}] has no effect, because no run uses {named(name)}. {hint}"
             raise origin.located(message, ["algorithms", name])
 
 
@@ -274,7 +274,7 @@ def _check_settings(settings: list[str], sweep: dict[str, Any]) -> None:
         for swept in sweep:
             if f"{_field_of(swept)}.".startswith(f"{name}.") or f"{name}.".startswith(f"{_field_of(swept)}."):
                 raise InputError(
-                    f"{name} is set although the file sweeps over it; set sweep.{swept} to a list instead."
+                    f"{named(name)} is set although the file sweeps over it; set sweep.{swept} to a list instead."
                 )
 
 
@@ -348,7 +348,7 @@ class _Origin:
             name = ".".join(path[:depth])
             for spelling in (name, name.removesuffix(".name") if name == "algorithm.name" else name):
                 if spelling in self._settings:
-                    return f"--set {self._settings[spelling]}"
+                    return f"--set {named(self._settings[spelling])}"
         line = self.source.line_of(path) if self.source else None
         return f"{self.source.name}, line {line}" if self.source and line else ""
 
@@ -368,7 +368,9 @@ def _validated(table: dict[str, Any], origin: _Origin, allow_plugins: bool) -> E
     except InputError as error:
         raise origin.located(str(error), _path_in(str(error))) from None
     except TypeError:
-        raise InputError(f"an experiment has named tables such as [training], got the keys {list(table)}.") from None
+        raise InputError(
+            f"an experiment has named tables such as [training], got the keys {shown(list(table))}."
+        ) from None
     return experiment
 
 
@@ -400,7 +402,7 @@ def _path_in(message: str) -> list[str]:
 def _apply(table: dict[str, Any], setting: str) -> None:
     name, equals, text = setting.partition("=")
     if not equals or not name.strip():
-        raise InputError(f"--set takes name=value such as training.lr=0.05, got {setting!r}.")
+        raise InputError(f"--set takes name=value such as training.lr=0.05, got {shown(setting)}.")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -415,5 +417,5 @@ def _put(table: dict[str, Any], name: str, value: Any) -> None:
             table[part] = {"name": table[part]}
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise InputError(f"{name} cannot be set: {part} is a value, not a table.")
+            raise InputError(f"{named(name)} cannot be set: {named(part)} is a value, not a table.")
     table[last] = value

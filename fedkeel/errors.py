@@ -44,7 +44,12 @@ def shown(value: object, most: int = 120) -> str:
         text = f"a {type(value).__name__}"
     if " at 0x" in text:
         text = f"a {type(value).__name__}"
-    text = printable(" ".join(text.split("\n")))
+    return named(" ".join(text.split("\n")), most)
+
+
+def named(text: str, most: int = 120) -> str:
+    """A name from a person as a sentence can hold it without quotes: printable, and not too long."""
+    text = printable(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

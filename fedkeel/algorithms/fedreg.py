@@ -123,7 +123,15 @@ class FedReg(FedAvg):
         x = batch.x
         for _ in range(self.params.P):
             # The point at which the gradient is taken are the inputs, not the parameters.
-            g = local.task.gradient(x.flatten(1), local.b, batch, objective, {"w": local.w}, train=False)[0]
+            try:
+                g = local.task.gradient(x.flatten(1), local.b, batch, objective, {"w": local.w}, train=False)[0]
+            except RuntimeError as error:
+                if "require grad" not in str(error) and "not have been used" not in str(error):
+                    raise
+                raise ModelError(
+                    "FedReg moves inputs along the gradient of the loss, but this model's loss has none at its inputs: "
+                    "it rounds them or takes them for indices, as an embedding does; choose another model or algorithm."
+                ) from None
             x = x + eta * g.sign().view_as(x)
         return x
 

@@ -37,7 +37,7 @@ from fedkeel.algorithms.moonm import MoonM
 from fedkeel.algorithms.scaffold import Scaffold
 from fedkeel.algorithms.slowmo import SlowMo
 from fedkeel.algorithms.vrlsgd import VrlSgd
-from fedkeel.errors import InputError, invalid, unknown
+from fedkeel.errors import InputError, invalid, shown, unknown
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: algorithm
@@ -90,7 +90,7 @@ def algorithm_class(name: str, allow_plugins: bool = False) -> type[Algorithm]:
     if ":" in name:
         if not allow_plugins:
             raise InputError(
-                f"the algorithm {name!r} is code outside fedkeel, which is imported only when asked for: "
+                f"the algorithm {shown(name)} is code outside fedkeel, which is imported only when asked for: "
                 "if you trust it, use --allow-plugins (in Python allow_plugins=True, or pass the class itself)."
             )
         return _own(name)
@@ -127,7 +127,11 @@ def _own(path: str) -> type[Algorithm]:
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise InputError(f"the algorithm {path!r} cannot be imported: {error}; write it as module:Class.") from None
+        raise InputError(
+            f"the algorithm {shown(path)} cannot be imported: {error}; write it as module:Class."
+        ) from None
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        raise InputError(f"the algorithm {path!r} must be a class derived from fedkeel.Algorithm, got {found!r}.")
+        raise InputError(
+            f"the algorithm {shown(path)} must be a class derived from fedkeel.Algorithm, got {shown(found)}."
+        )
     return found

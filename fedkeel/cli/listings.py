@@ -9,7 +9,7 @@ from typing import Any
 
 from fedkeel.cli.main import print_json
 from fedkeel.cli.screen import console, say, table
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, shown
 
 
 def show_algorithms(as_json: bool) -> None:
@@ -221,7 +221,7 @@ def show_partition(
 def _parameter(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise InputError(f"--set takes name=value such as alpha=0.3, got {text!r}.")
+        raise InputError(f"--set takes name=value such as alpha=0.3, got {shown(text)}.")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):

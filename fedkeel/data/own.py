@@ -146,7 +146,8 @@ def from_hf(
     if isinstance(data, str):
         name = name or data.rsplit("/", 1)[-1]
         data = _load_hf(data)
-    name = name or "hf"
+    name = arguments.text("name", name or "hf")
+    image, label = arguments.text("image", image), arguments.text("label", label)
     if isinstance(data, Mapping):
         for part in ("train", "test"):
             if part not in data and not (part == "test" and test is not None):
@@ -205,6 +206,8 @@ def _array(values: Any, name: str) -> Array:
         array = np.asarray(values)
     except ValueError as error:
         raise invalid(name, "an array whose samples all have the same shape", f"ragged values ({error})") from error
+    except (TypeError, RuntimeError) as error:  # bfloat16, sparse or quantised tensors; lists without end
+        raise InputError(f"{name} must be an array of numbers, but numpy cannot hold it: {error}.") from None
     if array.dtype.kind not in "buif":
         raise invalid(name, "an array of numbers", f"values of type {array.dtype}")
     return array
@@ -297,7 +300,10 @@ def _dataset(
 
 def _class_names(given: object, name: str) -> tuple[str, ...]:
     allowed = "a list of texts, one for each class"
-    return tuple(str(label) for label in arguments.listed(f"{name}.class_names", given, allowed))
+    listed = arguments.listed(f"{name}.class_names", given, allowed)
+    if not all(isinstance(label, str | int | float) for label in listed):
+        raise invalid(f"{name}.class_names", allowed, listed)
+    return tuple(map(str, listed))
 
 
 def _joined(splits: Sequence[Split]) -> Split:

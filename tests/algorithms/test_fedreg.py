@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedkeel
 from fedkeel.algorithms.fedreg import share, turn
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.check import tiny_federation, tiny_simulation
@@ -120,3 +121,20 @@ def test_a_loss_without_class_probabilities_is_refused() -> None:
     simulation = Simulation(make_algorithm("fedreg"), task, tiny_federation(), Training(epochs=1))
     with pytest.raises(ModelError, match="cross_entropy"):
         simulation.step(simulation.start())
+
+
+class _Indexed(nn.Module):
+    """Takes its inputs for numbers of rows in a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 3)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(x.long().abs() % 4)[:, :2].flatten(1))
+
+
+def test_inputs_without_a_gradient_are_told() -> None:
+    with pytest.raises(ModelError, match="has none at its inputs"):
+        fedkeel.train("fedreg", model=_Indexed(), data=tiny_federation(), rounds=1, executor="serial")

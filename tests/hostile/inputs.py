@@ -26,12 +26,14 @@ from unittest import mock
 
 import numpy as np
 import torch
+import typer
 from torch import nn
 
 import fedkeel as fk
 from fedkeel import api, config
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.check import tiny_federation
+from fedkeel.cli.main import app
 from fedkeel.cli.main import run as command
 from fedkeel.data import Dataset, Federation, Split, Transform
 from fedkeel.data.partitions import RULES
@@ -642,17 +644,12 @@ def _load_model_call(rng: random.Random, folder: Path) -> Input:
 # The command
 
 
-_COMMANDS: dict[str, list[str]] = {
-    "run": ["--set", "--out", "--resume", "--fork", "--allow-plugins", "--data-dir", "--quiet", "--json"],
-    "algorithms": ["--json"],
-    "data": ["--json"],
-    "models": ["--json"],
-    "partition": ["--rule", "--clients", "--set", "--seed", "--out", "--data-dir", "--subset-ok", "--rules", "--json"],
-    "check": ["--json"],
-    "demo": ["--out", "--rounds", "--seed", "--quiet"],
-    "bench": ["--work", "--algorithm", "--executor", "--rounds", "--workers", "--durable", "--compare", "--json"],
+_PROGRAM: Any = typer.main.get_command(app)
+_COMMANDS: dict[str, dict[str, bool]] = {
+    name: {spelt: bool(o.is_flag) for o in one.params if o.param_type_name == "option" for spelt in o.opts}
+    for name, one in _PROGRAM.commands.items()
 }
-_FLAGS = {"--resume", "--allow-plugins", "--quiet", "--json", "--subset-ok", "--rules", "--durable"}
+"""Every command with its options, and whether they stand alone."""
 _HEAVY = ("demo", "bench")
 """Commands that take seconds, and so are only asked for nonsense or for help."""
 
@@ -669,14 +666,14 @@ def _command_line(rng: random.Random, folder: Path) -> Input:
         words.append(rng.choice(("e.toml", "e.toml", "e.toml", "absent.toml", ".", _word(rng))))
     elif name in ("algorithms", "partition") and rng.random() < 0.7:
         words.append(rng.choice(("feddc", "synthetic_feddyn", _word(rng))))
-    elif name == "check":
+    elif name not in ("data", "models"):
         words.append(_word(rng))
-    for option in rng.sample(_COMMANDS[name], rng.randrange(min(4, len(_COMMANDS[name])) + 1)):
+    for option in rng.sample(list(_COMMANDS[name]), rng.randrange(min(4, len(_COMMANDS[name])) + 1)):
         words.append(option)
-        if option not in _FLAGS:
+        if not _COMMANDS[name][option]:
             words.append(rng.choice(("o", "3", "alpha=0.5", _word(rng))) if option != "--clients" else "3")
     if name in _HEAVY:
-        words.insert(1, rng.choice(("--no-such-option", "--rounds=0", "--rounds=x", "--help")))
+        words.insert(1, rng.choice(("--no-such-option", "--help")))
     elif rng.random() < 0.1:
         words.insert(rng.randrange(len(words) + 1), _word(rng))
     return Input(_shown(words), lambda: _commanded(words, folder))
