@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save
+from safetensors.torch import save, save_file
 from torch import nn
 
 import fedkeel as fk
@@ -189,3 +189,15 @@ def test_nothing_that_executes_is_called_on_data() -> None:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             assert not forbidden.search(line), f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}"
             assert not loads.search(line), f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}"
+
+
+def test_two_values_for_one_tensor_are_refused(tmp_path: Path) -> None:
+    """A file in which tied weights differ is not this model's; as saved, they are loaded."""
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    module[1].weight = module[0].weight
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    save_file(state, tmp_path / "m.safetensors")
+    fk.load_model(module, tmp_path / "m.safetensors")
+    save_file(state | {"1.weight": torch.zeros(3, 3)}, tmp_path / "m.safetensors")
+    with pytest.raises(ModelError, match=r"'0.weight' and '1.weight' are one tensor"):
+        fk.load_model(module, tmp_path / "m.safetensors")

@@ -27,6 +27,8 @@ def check_model(task: Task, federation: Federation) -> None:
         shape = "×".join(map(str, x.shape[1:]))
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         advice = "choose a model for this shape (fedkeel models)."
+        if not isinstance(error, RuntimeError | ValueError | IndexError):
+            advice = "mend its forward pass."
         if "dtype" in reason:
             advice = f"all its tensors must be parameters or buffers of its own, which are {x.dtype} here."
         raise ModelError(

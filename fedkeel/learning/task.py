@@ -249,13 +249,16 @@ class Task:
 
         ``images`` are the same samples as training will have them, if that is not how x lies in memory. Where value,
         gradient, buffers or outputs differ by more than round-off, autograd on the module as it was given takes over
-        for good, and a notice says so. What has no right way is refused.
+        for good, and a notice says so. What has no right way is refused. Once is enough.
         """
+        if self._given is None:
+            return
         fast = self._verdict(x, y, x if images is None else images)
         if fast:
             self.dense, self.channels_last = None, False
             self._bound = BoundModule(self._train_module, self.layout, self.buffer_layout, self.dtype, plainly=True)
-            self.notices.append(self._plainly(x, y, fast))
+            said = self._plainly(x, y, fast)
+            self.notices += [said] if said else []
         self._given = None
 
     def _verdict(self, x: Tensor, y: Tensor, images: Tensor) -> str:
@@ -284,8 +287,9 @@ class Task:
         """What to tell about a model whose fast way differs, if the plain way does not; else an error."""
         point, expected = self._reference(x, y, 0)
         if expected.always_draws:
-            return "the model draws random numbers in evaluation too; it is computed by plain autograd."
-        found = self._difference(point, x, y, expected)
+            return ""  # nothing can be compared, and nothing is wrong with that
+        _, shaken = self._reference(x, y, 0, shaken=True)
+        found = self._difference(point, x, y, expected, None, shaken)
         if found:
             if self._differs(self._reference(x, y, 0)[1].answer, expected.answer):
                 return "the model gives other results each time for the same samples; it is computed by plain autograd."
@@ -293,7 +297,7 @@ class Task:
                 f"the model does not always give the same {found} for the same parameters, buffers and samples; state "
                 "that it keeps elsewhere (attributes, counters) must be a buffer, since every client has its own."
             )
-        functional = self._difference(point, x, y, expected, self.objective)
+        functional = self._difference(point, x, y, expected, self.objective, shaken)
         if functional:
             self._not_functional = (
                 "this algorithm calls the model as a function of its parameters, which does not give what the model "
