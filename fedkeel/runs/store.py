@@ -23,8 +23,8 @@ from fedkeel.algorithms.state import Rows, State, keep_row
 from fedkeel.engine.simulation import RoundRecord, RunState
 from fedkeel.errors import DataError, FedkeelError
 from fedkeel.runs import ledger, migration, schema
+from fedkeel.runs.connection import FILE as FILE
 from fedkeel.runs.connection import (
-    FILE,
     bounded,
     closed_on_error,
     connect,

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import sqlite3
 import subprocess
 import sys
 import warnings
@@ -28,7 +27,8 @@ from fedkeel.learning.task import Task
 from fedkeel.notices import FedkeelWarning
 from fedkeel.runs import machine
 from fedkeel.runs.runner import Evaluation, execute
-from fedkeel.runs.store import FILE, Store
+from fedkeel.runs.store import Store
+from tests.runs.earlier import forget
 
 ROOT = Path(__file__).parents[2]
 SIZES = tuple(range(20, 32))
@@ -208,8 +208,7 @@ def test_damaged_records_are_one_sentence(key: str, tmp_path: Path) -> None:
 def test_a_run_without_a_record_gets_one(tmp_path: Path) -> None:
     """As an earlier version left it."""
     run(tmp_path, 1, executor="serial")
-    with sqlite3.connect(tmp_path / FILE) as db:
-        db.execute("DELETE FROM meta WHERE key = ?", (machine.KEY,))
+    forget(tmp_path, machine.KEY)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(tmp_path, 2, resume=True, executor="serial")

@@ -1,7 +1,6 @@
 """A run goes on with the data that it began with, or not at all."""
 
 import json
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +16,7 @@ from fedkeel.data.digest import WHAT, differences, digests
 from fedkeel.errors import DataError, FedkeelError, InputError
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.store import FILE, Store
+from tests.runs.earlier import forget
 
 
 def folder(path: Path, seed: int = 0, relabel: bool = False) -> Path:
@@ -64,8 +64,7 @@ def test_replaced_files_are_noticed_and_named(tmp_path: Path) -> None:
 
 def forget_digests(run: Path) -> None:
     """What a run of an earlier version looks like."""
-    with closing(sqlite3.connect(run / FILE)) as db, db:
-        db.execute("DELETE FROM meta WHERE key = 'data'")
+    forget(run, "data")
 
 
 def test_a_run_without_digests_gets_them_when_it_goes_on(tmp_path: Path) -> None:
@@ -116,9 +115,9 @@ def test_an_earlier_version_took_bare_names_for_folders(tmp_path: Path, monkeypa
         begun = experiment(f"./{name}", 2)
         api.run(begun, tmp_path / f"r-{name}")
         forget_digests(tmp_path / f"r-{name}")
-        with closing(sqlite3.connect(tmp_path / f"r-{name}" / FILE)) as db, db:
+        with closing(Store.open(tmp_path / f"r-{name}")) as store:
             text = config.dump(begun).replace(f"./{name}", name) + '\n[partition]\nrule = "dirichlet"\nclients = 100\n'
-            db.execute("UPDATE meta SET value = ? WHERE key = 'configuration'", (text,))
+            store.put_meta("configuration", text)
         if name == "mnist5k":
             bare = experiment(name, 3, partition__clients=3)
             shape_fits = small((1, 28, 28), classes=10)  # so that only the name can tell
