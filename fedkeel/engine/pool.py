@@ -295,7 +295,7 @@ class Pool:
             worker = self._workers[busy[pid]]
             notice("worker", f"worker process {pid}, {_purpose(commands[worker.at[0]])}, {wrong}; another takes over.")
             worker.process.kill()
-            self._replace(busy[pid], commands, waiting, tries)
+            self._replace(busy[pid], commands, waiting, tries, wrong)
 
     def _supply(self, number: int, commands: Sequence[Train | Mark], waiting: deque[int], tries: list[int]) -> None:
         """Give a worker its next command; one ahead, so that it need not wait, only while there is plenty for all."""
@@ -331,17 +331,29 @@ class Pool:
             answer.raise_again(_purpose(commands[worker.at[0]]))
         answers[worker.at.popleft()] = answer
 
-    def _replace(self, number: int, commands: Sequence[Train | Mark], waiting: deque[int], tries: list[int]) -> None:
+    def _replace(
+        self,
+        number: int,
+        commands: Sequence[Train | Mark],
+        waiting: deque[int],
+        tries: list[int],
+        wrong: str | None = None,
+    ) -> None:
         """Another worker for one that died at the first of its commands; all of them are to be carried out again."""
         worker = self._workers[number]
         tries[worker.at[0]] += 1
         worker.pipe.close()
         worker.process.join(timeout=5)
         if tries[worker.at[0]] >= ATTEMPTS:
+            purpose = _purpose(commands[worker.at[0]])
+            if wrong is not None:
+                raise WorkerDiedError(
+                    f"{ATTEMPTS} worker processes {purpose} did not work, the last {wrong}; find out who or what stops "
+                    "them, or use run.executor = 'serial'."
+                )
             raise WorkerDiedError(
-                f"the worker process {_purpose(commands[worker.at[0]])} died {ATTEMPTS} times "
-                f"(exit code {worker.process.exitcode}); it may need more memory than there is: "
-                "try fewer workers (run.workers) or run.executor = 'serial'."
+                f"the worker process {purpose} died {ATTEMPTS} times (exit code {worker.process.exitcode}); it may "
+                "need more memory than there is: try fewer workers (run.workers) or run.executor = 'serial'."
             )
         waiting.extendleft(reversed(worker.at))
         try:

@@ -106,7 +106,7 @@ def test_a_worker_that_is_stopped_again_and_again_ends_the_round(on_client_2: An
     with (
         pooled(on_client_2(stop_oneself, once=False), patience=0.2) as (simulation, _),
         pytest.warns(FedkeelWarning, match="was stopped"),
-        pytest.raises(WorkerDiedError, match="of client 2 in round 1"),
+        pytest.raises(WorkerDiedError, match="3 worker processes of client 2 in round 1 did not work, the last was"),
     ):
         rounds(simulation, 1)
 
