@@ -27,6 +27,7 @@ from fedkeel.engine.schedule import RandomSchedule, Schedule
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.soundness import check_server, examine, representable
 from fedkeel.errors import check_seed
+from fedkeel.learning.admission import check_counts
 from fedkeel.learning.drawing import held_by, keyed_if
 from fedkeel.learning.loop import Sgd
 from fedkeel.learning.task import Score, Seeds, Task
@@ -345,6 +346,7 @@ class Simulation:
         for name in self.task.integer_buffers:
             entry = next(e for e in self.task.buffer_layout if e.name == name)
             merged[entry.start : entry.stop] = merged[entry.start : entry.stop].round()
+            check_counts(name, merged[entry.start : entry.stop])
         return merged
 
     def _keep_buffers(self, kept: Rows, rows: Tensor, ids: tuple[int, ...]) -> Rows:

@@ -11,6 +11,8 @@ from torch.nn.parameter import is_lazy
 
 from fedkeel.errors import ModelError, invalid
 
+_EXACT = {torch.float32: 2**24, torch.float64: 2**53}
+"""Up to here, these types hold every integer."""
 Named = Iterable[tuple[str, Tensor]]
 
 
@@ -41,13 +43,22 @@ def check_exact(name: str, buffer: Tensor, dtype: torch.dtype) -> None:
     """Refuse an integer buffer with numbers that the flat vector of buffers would round."""
     if buffer.is_floating_point() or buffer.dtype == torch.bool or buffer.element_size() < dtype.itemsize:
         return
-    limit = 2 ** (24 if dtype == torch.float32 else 53)
-    if buffer.numel() and int(buffer.to(torch.int64).abs().max()) > limit:
-        instead = "train in float64 (training.dtype), or " if dtype == torch.float32 else ""
-        raise ModelError(
-            f"the model's buffer {name!r} holds integers beyond {limit:,}, which {_text(dtype)} would round; {instead}"
-            "keep them in a plain attribute instead of a buffer."
-        )
+    if buffer.numel() and int(buffer.to(torch.int64).abs().max()) > _EXACT[dtype]:
+        raise _inexact(name, dtype)
+
+
+def check_counts(name: str, counts: Tensor) -> None:
+    """Refuse to go on with a counter, kept as a float, that has grown to where adding one changes nothing."""
+    if counts.numel() and float(counts.abs().max()) >= _EXACT[counts.dtype]:
+        raise _inexact(name, counts.dtype)
+
+
+def _inexact(name: str, dtype: torch.dtype) -> ModelError:
+    instead = "train in float64 (training.dtype), or " if dtype == torch.float32 else ""
+    return ModelError(
+        f"the model's buffer {name!r} holds integers beyond {_EXACT[dtype]:,}, which {_text(dtype)} would round; "
+        f"{instead}keep them in a plain attribute instead of a buffer."
+    )
 
 
 def _check_gradient_hooks(trained: Named) -> None:

@@ -10,6 +10,7 @@ from fedkeel.engine.grouping import can_stack
 from fedkeel.engine.samples import as_channels_last
 from fedkeel.errors import InputError, ModelError
 from fedkeel.learning import dense, models
+from fedkeel.learning.admission import check_counts
 from fedkeel.learning.task import Batch, Task
 
 X, Y = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
@@ -97,6 +98,13 @@ def test_integers_that_the_vector_would_round_are_refused() -> None:
         Task(with_buffer(big))
     task = Task(with_buffer(big), dtype=torch.float64)
     assert torch.equal(task.state_dict(task.w0, task.b0)["kept"], big)
+
+
+def test_a_counter_that_stands_still_is_noticed() -> None:
+    """2^24 + 1 is 2^24 in float32: from there on nothing would be counted."""
+    check_counts("steps", torch.tensor([2.0**24 - 1]))
+    with pytest.raises(ModelError, match="'steps' holds integers beyond 16,777,216"):
+        check_counts("steps", torch.tensor([2.0**24]))
 
 
 @pytest.mark.parametrize(
