@@ -20,6 +20,7 @@ from fedkeel.data import from_clients
 from fedkeel.engine.fitting import check_model
 from fedkeel.engine.samples import as_channels_last
 from fedkeel.engine.simulation import Simulation
+from fedkeel.engine.threads import torch_threads
 from fedkeel.errors import FedkeelError
 from fedkeel.learning.loop import Sgd, train
 from fedkeel.learning.task import Batch, Task
@@ -40,7 +41,7 @@ def run(count: int, seed: int) -> dict[str, Any]:
     for number in range(seed, seed + count):
         case = zoo.build(number)
         try:
-            with warnings.catch_warnings(), case.around():
+            with warnings.catch_warnings(), torch_threads(1), case.around():
                 warnings.simplefilter("ignore")
                 noticed += bool(compare(case))
         except FedkeelError as error:
