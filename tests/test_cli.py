@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from fedkeel import api, config
 from fedkeel.cli import demo, main
+from fedkeel.cli.main import app
 from fedkeel.runs.store import rounds_done
 
 ROOT = Path(__file__).parents[1]
@@ -290,3 +292,28 @@ def test_a_mistyped_command_is_one_line_and_exit_code_2(
     assert said.startswith(f"fedkeel: {begins}")
     assert said.endswith(f"; {ends}\n")
     assert said.removesuffix("\n").isprintable()
+
+
+def test_data_files_that_are_there_are_not_called_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEDKEEL_DATA", raising=False)
+
+    def there(*words: str) -> set[str]:
+        listed = json.loads(CliRunner().invoke(app, ["data", "--json", *words]).stdout)
+        return {one["name"] for one in listed if one["download"] and one["there"]}
+
+    assert there() == set()
+    files = {
+        "mnist": ["train-images-idx3-ubyte", "train-labels-idx1-ubyte.gz", "t10k-images.idx3-ubyte"],
+        "cifar-10-binary": ["cifar-10-binary.tar.gz"],
+        "tiny-imagenet": ["tiny-imagenet-200.zip"],
+    }
+    for folder, names in files.items():
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        for name in names:
+            (tmp_path / "data" / folder / name).touch()
+    assert there("--data-dir", str(tmp_path / "data")) == {"cifar10", "tiny_imagenet"}
+    (tmp_path / "data/mnist/t10k-labels-idx1-ubyte").touch()
+    found = {"cifar10", "tiny_imagenet", "mnist", "mnist_even_odd"}
+    assert there("--data-dir", str(tmp_path / "data")) == found
+    assert there() == set()

@@ -93,12 +93,21 @@ def _allowed(info: Any) -> str:
     return ", ".join(limits)
 
 
-def show_data(as_json: bool) -> None:
-    """All data sets."""
+def show_data(data_dir: Path | None, as_json: bool) -> None:
+    """All data sets, and whether their files are there."""
     from fedkeel.data import sources
+    from fedkeel.data.sources import is_there
 
-    listed = [
-        {"name": s.name, "what": s.doc, "train": s.train, "test": s.test, "classes": s.classes, "download": s.download}
+    listed: list[dict[str, Any]] = [
+        {
+            "name": s.name,
+            "what": s.doc,
+            "train": s.train,
+            "test": s.test,
+            "classes": s.classes,
+            "download": s.download,
+            "there": is_there(s.name, data_dir),
+        }
         for s in sources()
     ]
     if as_json:
@@ -118,7 +127,7 @@ def show_data(as_json: bool) -> None:
             f"{s['train']:,}" if s["train"] else "–",
             f"{s['test']:,}" if s["test"] else "–",
             s["classes"],
-            "needed" if s["download"] else "–",
+            ("there" if s["there"] else "needed") if s["download"] else "–",
             s["what"],
         ]
         for s in listed

@@ -161,11 +161,11 @@ def algorithms(
 
 
 @app.command()
-def data(as_json: Json = False) -> None:
-    """List the data sets."""
+def data(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """List the data sets, and whether their files are there."""
     from fedkeel.cli.listings import show_data
 
-    show_data(as_json)
+    show_data(data_dir, as_json)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,20 +16,19 @@ def curves_chart(histories: Mapping[str, History], title: str, subtitle: str = "
     """Test accuracy of each run's reported model; ``target`` in [0, 1] draws a line to reach."""
     import altair as alt
 
-    points = [
+    points: list[dict[str, Any]] = [
         {"run": name, "round": point.round, "accuracy": point.accuracy}
         for name, history in histories.items()
         for point in history.series()
     ]
     order = list(histories)
-    low = min((p.accuracy for h in histories.values() for p in h.series() if p.round > 1), default=0.0)
-    ends = [
-        {"run": name, "round": h.series()[-1].round, "accuracy": h.series()[-1].accuracy}
-        for name, h in histories.items()
-        if h.series()
-    ]
+    drawn = [point["accuracy"] for point in points if math.isfinite(point["accuracy"])]
+    low = min([*drawn, 1.0 if target is None else target])
+    last = [(name, history.final()) for name, history in histories.items()]
+    ends = [{"run": name, "round": end.round, "accuracy": end.accuracy} for name, end in last if end is not None]
     colour = alt.Color("run:N", sort=order, title=None, scale=alt.Scale(scheme="tableau10", domain=order))
-    scale = alt.Scale(domain=[max(0.0, low - 0.02), 1.0], clamp=True)
+    # Every point lies inside: a scale that clamps would draw those below it at another height than they have.
+    scale = alt.Scale(domain=[max(0.0, low - 0.02), 1.0], nice=False)
     y = alt.Y("accuracy:Q", title="test accuracy", axis=alt.Axis(format=".0%", tickCount=6), scale=scale)
     x = alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1))
     lines = alt.Chart(alt.InlineData(values=points)).mark_line(strokeWidth=2).encode(x=x, y=y, color=colour)

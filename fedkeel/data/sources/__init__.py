@@ -12,6 +12,7 @@ from fedkeel.data.sources.files import Place, cache_folder, place
 from fedkeel.data.sources.source import Request, Source
 from fedkeel.errors import InputError, unknown
 
+Folder = str | os.PathLike[str] | None
 SOURCES: dict[str, Source] = {
     source.name: source
     for family in (grey.SOURCES, cifar.SOURCES, tiny_imagenet.SOURCES, synthetic.SOURCES)
@@ -22,6 +23,12 @@ SOURCES: dict[str, Source] = {
 def sources() -> list[Source]:
     """Every data set that :func:`load` knows: name, one line, sizes, classes, whether it must be downloaded."""
     return list(SOURCES.values())
+
+
+def is_there(name: str, data_dir: Folder = None) -> bool:
+    """Whether :func:`load` would find a set without downloading anything."""
+    source = SOURCES[name]
+    return not source.download or source.there(place(name, source.spellings, data_dir, download=False))
 
 
 def is_path(name: str) -> bool:
@@ -49,7 +56,6 @@ FileSet = Literal[
     "mnist5k", "mnist", "mnist_even_odd", "fashion_mnist", "emnist_letters", "cifar10", "cifar100", "tiny_imagenet"
 ]
 GeneratedSet = Literal["synthetic_feddyn", "synthetic_fedprox"]
-Folder = str | os.PathLike[str] | None
 
 
 @overload
@@ -111,4 +117,4 @@ def load(
     return source.load(Request(where, transform, subset_ok, params))
 
 
-__all__ = ["SOURCES", "Source", "brings_clients", "check_name", "is_path", "load", "sources"]
+__all__ = ["SOURCES", "Source", "brings_clients", "check_name", "is_path", "is_there", "load", "sources"]

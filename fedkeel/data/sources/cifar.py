@@ -100,6 +100,11 @@ def _collect(place: Place, layout: Layout, subset_ok: bool) -> dict[str, bytes]:
     return contents
 
 
+def _there(place: Place, layout: Layout) -> bool:
+    files = all(place.find([name, f"{name}.xz"]) is not None for name in (*layout.train, *layout.test))
+    return files or place.find([layout.archive.name]) is not None
+
+
 def _read_archive(path: Path, layout: Layout) -> dict[str, bytes]:
     """All files out of the official archive, read in place; nothing is extracted."""
     regular(path)
@@ -158,6 +163,7 @@ SOURCES = (
             "gradma": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
         },
         ("cifar-10-binary", "cifar-10-batches-bin", "cifar10", "cifar-10"),
+        there=lambda place: _there(place, CIFAR10),
     ),
     Source(
         "cifar100",
@@ -169,5 +175,6 @@ SOURCES = (
         lambda request: load_cifar(request, CIFAR100),
         {"standard": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))},
         ("cifar-100-binary", "cifar100", "cifar-100"),
+        there=lambda place: _there(place, CIFAR100),
     ),
 )

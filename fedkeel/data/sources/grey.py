@@ -112,6 +112,16 @@ def _read_canonical(place: Place, name: str) -> dict[str, Bytes]:
     return {stem: read_idx(path, table[stem][0], table[stem][2]) for stem, path in found.items() if path is not None}
 
 
+def _canonical_there(place: Place, name: str) -> bool:
+    return all(place.find(_spelled(stem)) is not None for stem in FILES[name])
+
+
+def _emnist_there(place: Place) -> bool:
+    whole = all(place.find(_spelled(stem)) is not None for stem in EMNIST_FILES)
+    part = all(place.find(_spelled(stem)) is not None for stem in EMNIST_SUBSET)
+    return whole or part or place.find([EMNIST_ARCHIVE.name]) is not None
+
+
 def _split(x: Bytes, y: Bytes) -> Split:
     return Split(x[:, None], y.astype(np.int64))
 
@@ -248,6 +258,7 @@ SOURCES = (
         load_mnist,
         MNIST_CONSTANTS,
         MNIST_SPELLINGS,
+        there=lambda place: _canonical_there(place, "mnist"),
     ),
     Source(
         "mnist_even_odd",
@@ -259,6 +270,7 @@ SOURCES = (
         load_even_odd,
         {"standard": UNIT},
         MNIST_SPELLINGS,
+        there=lambda place: _canonical_there(place, "mnist"),
     ),
     Source(
         "fashion_mnist",
@@ -270,6 +282,7 @@ SOURCES = (
         load_fashion,
         {"standard": ((0.2860,), (0.3530,))},
         ("fashion-mnist", "fashion_mnist", "FashionMNIST/raw", "FashionMNIST"),
+        there=lambda place: _canonical_there(place, "fashion_mnist"),
     ),
     Source(
         "emnist_letters",
@@ -281,5 +294,6 @@ SOURCES = (
         load_emnist,
         {"standard": ((0.1722,), (0.3309,))},
         ("emnist-letters", "emnist_letters", "emnist-letters-subset", "EMNIST/raw", "emnist", "EMNIST"),
+        there=_emnist_there,
     ),
 )

@@ -45,6 +45,8 @@ class Source:
     normalisations: dict[str, Constants] = field(default_factory=dict)
     spellings: tuple[str, ...] = ("",)
     params: dict[str, Any] = field(default_factory=dict)
+    there: Callable[[Place], bool] = lambda place: True
+    """Whether all files, or the accepted part of them, lie in the folders of a place; nothing is read."""
 
     def transform(self, normalise: str, augment: str | None) -> Transform:
         """The transform of a named normalisation; generated sets are used as they are."""

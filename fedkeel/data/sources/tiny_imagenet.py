@@ -193,5 +193,6 @@ SOURCES = (
         load_tiny_imagenet,
         {"standard": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821))},
         ("tiny-imagenet", "tiny-imagenet-200", "tiny_imagenet"),
+        there=lambda place: place.find(NAMES) is not None,
     ),
 )
