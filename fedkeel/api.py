@@ -168,6 +168,9 @@ def run(
     ``resume`` goes on after the last whole round where the directory holds a run already; ``fork`` lets a new run start
     from the state of another. ``stop`` is asked after every committed round; where it says yes, ``StoppedError`` is
     raised. An algorithm named ``module:Class`` is imported only with ``allow_plugins``.
+
+    A run keeps digests of its data, given as ``federation`` or named by the experiment, and goes on with no others. A
+    fork has other data only if the experiment names others than the old run's, or with ``Fork(…, other_data=True)``.
     """
     hint = "fedkeel.config.read(path) gives the experiments of a file."
     experiment = arguments.instance("experiment", experiment, config.Experiment, "an Experiment", hint)

@@ -12,7 +12,7 @@ from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.config import Experiment
 from fedkeel.data import Dataset, Federation, from_npz_folder, load
 from fedkeel.data.sources import is_path
-from fedkeel.effects import check_batches, check_data
+from fedkeel.effects import check_batches, check_data, check_effects
 from fedkeel.engine import devices
 from fedkeel.engine.choice import make_executor
 from fedkeel.engine.devices import CPU
@@ -76,7 +76,9 @@ def make_simulation(
     device = devices.find(experiment.run.device)
     dtype = DTYPES[experiment.training.dtype]
     task = make_task(experiment.model.name, federation.dataset, model_seed, dtype, device=device)
-    algorithm = algorithm_class(experiment.algorithm.name, allow_plugins)(**experiment.algorithm_params())
+    kind = algorithm_class(experiment.algorithm.name, allow_plugins)
+    check_effects(experiment, kind)
+    algorithm = kind(**experiment.algorithm_params())
     executor = make_executor(experiment.run.executor, experiment.run.workers, device)
     return Simulation(
         algorithm, task, federation, experiment.training, experiment.seed, executor, faults=experiment.faults

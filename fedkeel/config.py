@@ -17,7 +17,7 @@ from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.algorithms.validate import Settings, checked, sentence
 from fedkeel.data.partitions import RULES
 from fedkeel.data.sources import brings_clients
-from fedkeel.effects import check_effects
+from fedkeel.effects import check_data, check_effects
 from fedkeel.engine.choice import MOST_WORKERS, NAMES
 from fedkeel.engine.faults import check_needs
 from fedkeel.engine.settings import Faults, Training
@@ -360,6 +360,7 @@ def _validated(table: dict[str, Any], origin: _Origin, allow_plugins: bool) -> E
         checked(experiment.algorithm.name, algorithm.Params, experiment.algorithm_params())
         check_needs(algorithm, experiment.faults)
         _check_names(experiment)
+        check_data(experiment)
         check_effects(experiment, algorithm)
     except ValidationError as error:
         path = [str(part) for part in error.errors()[0]["loc"]]

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_effects(experiment: Experiment, algorithm: type[Algorithm]) -> None:
-    """Refuse settings of an experiment that have no effect, as far as that shows without its data."""
-    check_data(experiment)
+    """Refuse settings of an experiment that have no effect with its algorithm, faults and executor."""
     own, asked = algorithm.buffers, experiment.training.buffers
     if own is not None and asked not in (own, Training.model_fields["buffers"].default):
         hint = f"{algorithm.title} decides this itself; leave it out."

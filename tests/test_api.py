@@ -1,6 +1,7 @@
 """The Python interface as the README shows it, and own data and models in place of the built-in ones."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,3 +176,29 @@ def test_mistakes_in_runs(call: dict[str, object], sentence: str, tmp_path: Path
     with pytest.raises(InputError, match=sentence):
         fk.run(**arguments)  # type: ignore[arg-type]
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("seed", [1.5, -1, 2**63, 2**64, True, "1", None, float("nan")])
+def test_seeds_are_whole_numbers_that_nothing_is_cut_off(seed: Any) -> None:
+    data = fk.data.load("mnist5k").partition("iid", clients=4)
+    with pytest.raises(InputError, match=r"^seed must be a whole number from 0 to 2\^63 - 1, got"):
+        fk.train("fedavg", data=data, seed=seed, rounds=1)
+    with pytest.raises(ValueError, match="seed"):
+        config.Experiment(seed=seed)
+
+
+def test_the_largest_seed_is_not_the_one_before(tmp_path: Path) -> None:
+    data = fk.data.load("mnist5k").partition("iid", clients=4)
+    runs = [
+        fk.train("fedavg", model="logistic", data=data, seed=seed, rounds=1, executor="serial", batch_size=500)
+        for seed in (2**63 - 1, 2**63 - 2, np.int64(2**63 - 1))
+    ]
+    first, other, again = (run.state.server.w for run in runs)
+    assert first.equal(again)
+    assert not first.equal(other)
+
+
+def test_drop_last_is_refused_where_it_would_drop_nothing() -> None:
+    data = fk.data.load("mnist5k").partition("iid", clients=4)
+    with pytest.raises(InputError, match=r"training\.drop_last must be false where every client has a single batch"):
+        fk.train("fedavg", data=data, rounds=1, batch_size=1000, drop_last=True)
