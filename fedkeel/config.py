@@ -162,12 +162,13 @@ def expand(
 ) -> list[Experiment]:
     """The validated runs of a table: one, or one for every combination of its ``[sweep]`` lists."""
     _check_depth(table)
-    table = json.loads(json.dumps(table, default=str))  # a private copy; TOML's dates become text and fail by type
+    table = _copied(table)
     named = _algorithms_named(table)
     origin = _Origin(source, settings)
     for setting in settings:
         _apply(table, setting)
     _check_depth(table)
+    table = _copied(table)
     sweep = table.pop("sweep", {})
     per_algorithm = table.pop("algorithms", {})
     if not isinstance(sweep, dict) or not isinstance(per_algorithm, dict):
@@ -178,7 +179,7 @@ def expand(
     names, choices = _choices(sweep)
     experiments = []
     for combination in itertools.product(*choices):
-        one = json.loads(json.dumps(table))
+        one = _copied(table)
         for name, value in zip(names, combination, strict=True):
             _put(one, name, value)
         chosen = one.setdefault("algorithm", {})
@@ -193,6 +194,12 @@ def expand(
             for number, experiment in enumerate(experiments, start=1)
         ]
     return experiments
+
+
+def _copied(table: dict[str, Any]) -> dict[str, Any]:
+    """A private copy; TOML's dates become text and fail by type."""
+    copy: dict[str, Any] = json.loads(json.dumps(table, default=str))
+    return copy
 
 
 def _check_depth(table: dict[str, Any]) -> None:

@@ -257,6 +257,28 @@ def test_what_a_run_records_of_itself_can_be_run_again(tmp_path: Path, table: di
     assert ("[partition]" in text) == ("data" not in table)
 
 
+NUMBERS = ["training.rounds", "training.lr", "run.workers", "partition.clients", "evaluation.every", "algorithm.alpha"]
+FLAGS = ["training.drop_last", "data.subset_ok", "evaluation.train"]
+
+
+@pytest.mark.parametrize("field", NUMBERS)
+def test_true_is_no_number(tmp_path: Path, field: str) -> None:
+    said = refusal(tmp_path, GOOD, [f"{field}=true"]).replace("a whole number", "a number")
+    assert said.startswith(f"{field.replace('algorithm', 'feddc')} must be a number, got True")
+
+
+@pytest.mark.parametrize("field", FLAGS)
+@pytest.mark.parametrize("value", ["1", "0.0", "'yes'"])
+def test_only_true_and_false_are_flags(tmp_path: Path, field: str, value: str) -> None:
+    assert f"{field} must be true or false, got {value}" in refusal(tmp_path, GOOD, [f"{field}={value}"])
+
+
+@pytest.mark.parametrize("date", ["1979-05-27", "07:32:00", "1979-05-27T07:32:00Z"])
+def test_dates_are_no_settings(tmp_path: Path, date: str) -> None:
+    for text, settings in ((GOOD, [f"seed={date}"]), (GOOD.replace("seed = 3", f"seed = {date}"), [])):
+        assert "seed must be a whole number" in refusal(tmp_path, text, settings)
+
+
 def test_a_complaint_about_a_setting_names_the_setting(tmp_path: Path) -> None:
     message = refusal(tmp_path, GOOD, ["training.lr=-1"])
     assert message.startswith("training.lr must be a number above 0, got -1 (--set training.lr=-1).")

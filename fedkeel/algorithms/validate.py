@@ -22,13 +22,15 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Pydantic takes true for 1, but nobody means one round by ``rounds = true``."""
+        """Pydantic takes true for 1 and 1 for true, but nobody means one round by ``rounds = true``."""
         kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
         if arguments.is_truth(value) and bool not in kinds:
             if int in kinds:
                 raise ValueError("a whole number")
             if float in kinds:
                 raise ValueError("a number")
+        if kinds == (bool,) and isinstance(value, int | float | str) and not arguments.is_truth(value):
+            raise ValueError("true or false")
         return value
 
 

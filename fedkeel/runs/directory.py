@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedkeel import __version__, arguments
+from fedkeel.data.sources.files import regular
 from fedkeel.engine.simulation import RunState, Simulation
 from fedkeel.errors import DataError, FedkeelError, InputError, ModelError
 from fedkeel.runs.atomic import remove_leftovers, replacing, write_atomically
@@ -132,7 +133,7 @@ def load_model(module: nn.Module, path: str | Path) -> None:
     Nothing in such a file can be executed, and nothing is read before its header was checked against the module. Where
     the file has a digest, as those have that fedkeel writes, its tensors must fit it.
     """
-    path = arguments.path("path", path)
+    path = regular(arguments.path("path", path))
     expected = arguments.instance("module", module, nn.Module, "a torch.nn.Module").state_dict()
     for name, value in expected.items():
         if not isinstance(value, Tensor):

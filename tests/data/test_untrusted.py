@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkeel.data import from_arrays, from_clients, from_npz_folder, load
@@ -108,6 +108,7 @@ def test_compressed_data_are_read(tmp_path: Path) -> None:
 WHOLE = [np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_whole_numbers_stay_what_they_are_or_are_refused(data: st.DataObject) -> None:
     """Whatever the type: float32 holds exactly what was given, or one sentence names a number that it cannot hold."""
@@ -123,6 +124,7 @@ def test_whole_numbers_stay_what_they_are_or_are_refused(data: st.DataObject) ->
         assert [int(float(value)) for value in from_arrays(x, Y, x, Y).train.x.flat] == values
 
 
+@settings(deadline=None)
 @given(
     labels=st.lists(
         st.integers(-(2**40), 2**62) | st.floats() | st.booleans() | st.integers(0, 9), min_size=2, max_size=2

@@ -38,7 +38,7 @@ def regular(path: Path) -> Path:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{path} cannot be read ({reason}); check what it points to.") from None
+        raise DataError(f"{path} cannot be read ({reason}); check the path.") from None
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
         raise DataError(f"{path} must be a file, got {kinds.get(stat.S_IFMT(mode), 'a device')}; put the file there.")
