@@ -79,7 +79,7 @@ def flag(name: str, value: object) -> bool:
 def path(name: str, value: object) -> Path:
     """A path, given as one or as text."""
     found = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if not isinstance(found, str) or not found or "\0" in found or not _is_encodable(found):
+    if not isinstance(found, str) or not found or "\0" in found or not _can_be_a_path(found):
         raise invalid(name, "a path, as text or pathlib.Path", value)
     return Path(found)
 
@@ -119,9 +119,9 @@ def is_truth(value: object) -> bool:
     return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")  # numpy's, without importing it
 
 
-def _is_encodable(name: str) -> bool:
+def _can_be_a_path(name: str) -> bool:
+    """Whether a file system could have it: letters that it can spell, and no part longer than 255 bytes."""
     try:
-        os.fsencode(name)
+        return len(os.fsencode(name)) < 4096 and all(len(os.fsencode(part)) < 256 for part in Path(name).parts)
     except UnicodeEncodeError:
         return False
-    return True

@@ -317,3 +317,13 @@ def test_data_files_that_are_there_are_not_called_needed(tmp_path: Path, monkeyp
     found = {"cifar10", "tiny_imagenet", "mnist", "mnist_even_odd"}
     assert there("--data-dir", str(tmp_path / "data")) == found
     assert there() == set()
+
+
+def test_what_the_system_refuses_is_one_line(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["run", "x" * 5000], ["verify", "x" * 5000], ["run", "e.toml", "--out", "x" * 5000]):
+        assert typed(*words, monkeypatch=monkeypatch) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("fedkeel: ")
+        assert len(said) < 1000

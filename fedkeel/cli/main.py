@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from fedkeel import arguments
 from fedkeel.cli import output
-from fedkeel.errors import FedkeelError, printable
+from fedkeel.errors import FedkeelError, printable, shown
 from fedkeel.notices import FedkeelWarning
 
 app = typer.Typer(
@@ -26,11 +27,24 @@ app = typer.Typer(
 )
 
 _show_warning = warnings.showwarning
+
+
+def _usable(param: typer.CallbackParam, value: Any) -> Any:
+    """Refuse paths that no file system could have before anything else is done."""
+    for one in value if isinstance(value, list | tuple) else [value]:
+        if one is not None:
+            arguments.path(param.opts[0], one)
+    return value
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", envvar="FEDKEEL_DATA", help="Folder with data files, looked in first.")
+    Path | None,
+    typer.Option(
+        "--data-dir", envvar="FEDKEEL_DATA", help="Folder with data files, looked in first.", callback=_usable
+    ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Where results go.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Where results go.", callback=_usable)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only.")]
 
 
@@ -50,9 +64,12 @@ def run() -> None:
         complain("stopped.")
         sys.exit(130)
     except OSError as error:
-        if not output.is_lost(error):
-            raise
-        sys.exit(output.give_up(error))
+        if output.is_lost(error):
+            sys.exit(output.give_up(error))
+        # A folder that may not be entered, a name that is too long, a disk that is full.
+        of_what = f" for {shown(str(error.filename))}" if error.filename else ""
+        complain(f"the system refused a file operation{of_what}: {error.strerror or error}.")
+        sys.exit(2)
     except Exception as error:
         # Typer's own errors, whatever its version calls their base, are those that know how to be shown.
         if not hasattr(error, "format_message"):
@@ -118,7 +135,7 @@ def demo(
 
 @app.command(name="run")
 def run_experiment(
-    experiment: Annotated[Path, typer.Argument(help="An experiment in TOML.")],
+    experiment: Annotated[Path, typer.Argument(help="An experiment in TOML.", callback=_usable)],
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a field: training.lr=0.05 (may be repeated).")
     ] = None,
@@ -186,7 +203,7 @@ def partition(
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides every random draw.", min=0)] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Save the picture: .png, .svg, .pdf or .html.")
+        Path | None, typer.Option("--out", "-o", help="Save the picture: .png, .svg, .pdf or .html.", callback=_usable)
     ] = None,
     data_dir: DataDir = None,
     subset_ok: Annotated[bool, typer.Option(help="Accept an incomplete data set.")] = False,
@@ -218,7 +235,7 @@ def check(
 
 @app.command()
 def verify(
-    runs: Annotated[list[Path], typer.Argument(help="Directories of runs; they may be going on.")],
+    runs: Annotated[list[Path], typer.Argument(help="Directories of runs; they may be going on.", callback=_usable)],
     as_json: Json = False,
 ) -> None:
     """Compare everything in runs with its digests; exit code 1 if something is damaged."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkeel.cli.main import print_json
-from fedkeel.errors import FedkeelError
+from fedkeel.errors import FedkeelError, printable
 from fedkeel.runs.verify import Verified, verify
 
 
@@ -25,7 +25,7 @@ def show_verified(directories: list[Path], as_json: bool) -> bool:
             line = f"{directory}: not sound: {error}"
         results.append(result)
         if not as_json:
-            print(line)
+            print(printable(line))
     if as_json:
         print_json(results)
     return all(result["sound"] for result in results)

@@ -143,10 +143,11 @@ def from_hf(
     the columns. Images may be PIL images or arrays with channels last; other numbers are features. Further ``options``
     are those of :func:`from_arrays` or :func:`from_clients`.
     """
+    given = None if name is None else arguments.text("name", name)
     if isinstance(data, str):
-        name = name or data.rsplit("/", 1)[-1]
+        given = given or data.rsplit("/", 1)[-1]
         data = _load_hf(data)
-    name = arguments.text("name", name or "hf")
+    name = given or "hf"
     image, label = arguments.text("image", image), arguments.text("label", label)
     if isinstance(data, Mapping):
         for part in ("train", "test"):

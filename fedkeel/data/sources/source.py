@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedkeel import arguments
 from fedkeel.data.dataset import Dataset, Federation
 from fedkeel.data.sources.files import Place
 from fedkeel.data.transform import Transform
@@ -51,7 +52,7 @@ class Source:
     def transform(self, normalise: str, augment: str | None) -> Transform:
         """The transform of a named normalisation; generated sets are used as they are."""
         known = {"unit": UNIT, "standard": UNIT, **self.normalisations}
-        if normalise not in known:
+        if arguments.text("data.normalise", normalise) not in known:
             raise unknown(f"normalisation of {self.name}", normalise, sorted(known))
         mean, std = known[normalise]
         return Transform(1.0 if self.params else 255.0, mean, std, augment)
