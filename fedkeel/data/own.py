@@ -195,7 +195,7 @@ def from_flwr(
 
 def _pair(value: Any, name: str) -> Pair:
     if not isinstance(value, tuple | list) or len(value) != 2:
-        raise invalid(name, "a pair (x, y)", type(value).__name__)
+        raise invalid(name, "a pair (x, y)", None if value is None else type(value).__name__)
     return value[0], value[1]
 
 

@@ -39,14 +39,16 @@ from tests.hostile.given import Give, Input, clean_folder, scratch
 LONGEST = 2000
 """Characters of a sentence that somebody still reads."""
 _SENSELESS = re.compile(
-    r"Traceback|pydantic\.dev|object at 0x|\bNoneType\b|has no attribute|unhashable|not subscriptable"
+    r"Traceback|pydantic\.dev|object at 0x|\bNoneType\b|object has no attribute|unhashable|not subscriptable"
 )
 
 
 def run(count: int, seed: int) -> dict[str, Any]:
     """Give ``count`` inputs; how many there were, how many gave tracebacks (or died) and hung, and examples."""
-    tally = guarded.run_guarded("tests.hostile.inputs", count, seed)
-    return {"inputs": count} | asdict(tally)
+    found = asdict(guarded.run_guarded("tests.hostile.inputs", count, seed))
+    for example in found["examples"]:
+        example["repeat"] = f"python -m tests.hostile.inputs --seed {seed} --only {example['number']}"
+    return {"inputs": count} | found
 
 
 def trial(seed: int, number: int) -> tuple[str, Callable[[], str | None]]:
