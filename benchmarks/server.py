@@ -25,8 +25,9 @@ from fedkeel.bench.simulator import make_federation
 from fedkeel.bench.works import FULL, LR, make_images
 from fedkeel.data import Federation
 from fedkeel.engine.choice import make_executor
+from fedkeel.engine.rounds import RunState
 from fedkeel.engine.settings import Training
-from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.engine.simulation import Simulation
 
 
 def main() -> None:

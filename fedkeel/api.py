@@ -21,8 +21,9 @@ from fedkeel.data import Federation
 from fedkeel.effects import check_batches
 from fedkeel.engine import devices
 from fedkeel.engine.choice import Auto, make_executor
+from fedkeel.engine.rounds import RunState
 from fedkeel.engine.settings import Faults, Training
-from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.engine.simulation import Simulation
 from fedkeel.engine.threads import torch_threads
 from fedkeel.errors import FedkeelError, InputError, check_seed, shown, unknown
 from fedkeel.learning.losses import Loss, as_loss

@@ -25,9 +25,12 @@ from fedkeel.algorithms.contract import Algorithm, Law, Problem
 from fedkeel.algorithms.registry import algorithm_class, make_algorithm
 from fedkeel.algorithms.state import PerClient, Rows, State, bytes_down, bytes_up
 from fedkeel.data import Federation, from_clients
-from fedkeel.engine.executors import Job, Outcome, Serial, local_of, train_together
+from fedkeel.engine.client import local_of, train_together
+from fedkeel.engine.exchange import Outcome
+from fedkeel.engine.executors import Job, Serial
+from fedkeel.engine.rounds import RunState
 from fedkeel.engine.settings import Faults, Training
-from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import FedkeelError, invalid
 from fedkeel.learning.drawing import keyed
 from fedkeel.learning.staged import Staged

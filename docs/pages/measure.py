@@ -14,7 +14,8 @@ from torch import Tensor
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.algorithms.state import PerClient, Rows
 from fedkeel.check import tiny_simulation
-from fedkeel.engine.executors import Job, Outcome, Serial
+from fedkeel.engine.exchange import Outcome
+from fedkeel.engine.executors import Job, Serial
 from fedkeel.engine.simulation import Simulation
 from fedkeel.learning.task import Score
 

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from fedkeel import arguments
+from fedkeel.engine.client import train_one, train_together
 from fedkeel.engine.devices import CPU
-from fedkeel.engine.executors import Executor, Job, Outcome, Serial, train_one, train_together
+from fedkeel.engine.exchange import Outcome
+from fedkeel.engine.executors import Executor, Job, Serial
 from fedkeel.engine.grouping import can_stack, groups
 from fedkeel.engine.pool import Pool, PoolError
 from fedkeel.engine.samples import Samples, Scored
@@ -132,7 +134,7 @@ class Auto:
 def tried(job: Job, workers: int) -> Choice:
     """A few steps of a client alone and of a group together; nothing of it is kept."""
     steps = job.steps.clamp(max=TRIAL_STEPS)
-    trial = replace(job, steps=steps)
+    trial = replace(job, call=replace(job.call, steps=steps))
     alone = _seconds(lambda: train_one(trial, 0)) / max(1, int(steps[0]))
     group = groups(job, workers)[0]
     text = f"{_text(alone)} a client and step"

@@ -13,28 +13,20 @@ whoever drops out, loses its upload or is late is as it was before the round, an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedkeel.algorithms.contract import Algorithm
+from fedkeel.engine.exchange import Answers, Call, Fault, Model, Question, Respondents
 from fedkeel.engine.randomness import Purpose, generator
+from fedkeel.engine.samples import Scored
 from fedkeel.engine.settings import Faults
 from fedkeel.errors import invalid
-
-Kind = Literal["dropout", "lost", "late", "straggler", "duplicate", "skipped", "clipped"]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Something that went wrong with one client in a round."""
-
-    client: int
-    kind: Kind
-    detail: str = ""
+from fedkeel.learning.task import Score, Seeds
 
 
 @dataclass(frozen=True)
@@ -64,6 +56,43 @@ class Plan:
     def sent(self) -> int:
         """Uploads that travelled."""
         return len(self.arrivals) + len(self.strays)
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """Whoever answers, seen through a network in which planned things go wrong."""
+
+    who: Respondents
+    settings: Faults
+    seed: int
+
+    def answers(self, call: Call, exam: Sequence[Model] = ()) -> Answers:
+        plan = plan_round(self.settings, self.seed, call.round.t, call.clients.ids, call.steps)
+        if not plan.faults:
+            return self.who.answers(call, exam)
+        heard = self.who.answers(replace(call, steps=plan.steps).take(counted(plan.arrivals)), exam)
+        weight = heard.upload_bytes
+        if heard.outcome is None and plan.strays:  # what a lost upload weighs shows only when one is made
+            weight = self.who.answers(call.take(plan.strays[:1])).upload_bytes
+        return replace(heard, sent=plan.sent, upload_bytes=weight, faults=(*plan.faults, *heard.faults))
+
+    def scores(self, question: Question) -> Mapping[int, Score]:
+        return self.who.scores(question)
+
+    def evaluate(self, w: Tensor, b: Tensor, on: Scored = "test", seeds: Seeds | None = None) -> Score:
+        return self.who.evaluate(w, b, on, seeds)
+
+    @property
+    def hold_validation(self) -> bool:
+        return self.who.hold_validation
+
+    @property
+    def shares(self) -> bool:
+        return self.who.shares
+
+    @property
+    def have_tests(self) -> bool:
+        return self.who.have_tests
 
 
 def plan_round(settings: Faults, seed: int, round: int, ids: tuple[int, ...], steps: Tensor) -> Plan:

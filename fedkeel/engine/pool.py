@@ -19,7 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
@@ -28,14 +28,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.contract import Clients
-from fedkeel.algorithms.state import PerClient, State
+from fedkeel.algorithms.state import PerClient
 from fedkeel.engine.arena import Arena, ArenaFullError, Place
-from fedkeel.engine.executors import Job, Outcome, examined, gather, train_group, train_units
+from fedkeel.engine.client import answer, answer_each
+from fedkeel.engine.exchange import Outcome, gather
+from fedkeel.engine.executors import Job, examined
 from fedkeel.engine.grouping import groups
 from fedkeel.engine.samples import Samples, Scored
 from fedkeel.engine.threads import one_thread
 from fedkeel.engine.watchdog import PATIENCE, Watchdog
+from fedkeel.engine.wire import packed_call, packed_outcome, under, unpacked_call, unpacked_outcome
 from fedkeel.engine.worker_errors import Failure, failure_of
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.learning.drawing import put_aside_for_good
@@ -81,10 +83,9 @@ class Worker:
 
 @dataclass(frozen=True)
 class Order:
-    """A round as it travels to the workers: what differs from round to round, with tensors by place."""
+    """A round as it travels to the workers: its call, what clients remember, and an exam, with tensors by place."""
 
-    fields: dict[str, Any]
-    scalars: dict[str, float]
+    head: dict[str, Any]
     places: dict[str, Place]
 
 
@@ -149,7 +150,7 @@ class Pool:
         units = groups(job, self.lanes) if self._stack else _one_by_one(job)
         if self._here or len(units) == 1 or self.lanes == 1:
             with self._as_workers_do():
-                outcomes = train_units(job, units)
+                outcomes = answer_each(job, units)
                 return examined(job, gather(outcomes, [i for rows in units for i in rows]))
         if self._job is None or not _same_simulation(self._job, job) or len(units) > self._results.slots:
             self._start(job, units, _down_bytes(job) * SPARE, _up_bytes(job, units) * SPARE)
@@ -255,7 +256,9 @@ class Pool:
         scores = tuple(job.task.score(w, [next(marks) for _ in parts]) for w, _ in job.exam)
         if len(units) == len(job.clients.ids) and all(places == found[0] for places in found):
             return replace(_one_each(self._results.read_side_by_side(found[0], len(units))), scores=scores)
-        outcomes = [_as_outcome(self._results.read(places, slot)) for places, slot in zip(found, slots, strict=True)]
+        outcomes = [
+            unpacked_outcome(self._results.read(places, slot)) for places, slot in zip(found, slots, strict=True)
+        ]
         return replace(gather(outcomes, [i for unit in units for i in unit]), scores=scores)
 
     def _carried_out(self, commands: Sequence[Train | Mark]) -> list[Any]:
@@ -371,8 +374,8 @@ def _purpose(command: Train | Mark) -> str:
     if isinstance(command, Mark):
         return "that evaluates a model"
     assert command.order is not None
-    ids = command.order.fields["clients"]["ids"]
-    return f"of client {', '.join(str(ids[i]) for i in command.rows)} in round {command.order.fields['round'].t + 1}"
+    head = command.order.head
+    return f"of client {', '.join(str(head['ids'][i]) for i in command.rows)} in round {head['round'][0] + 1}"
 
 
 def _one_by_one(job: Job) -> list[list[int]]:
@@ -448,7 +451,7 @@ def _reason(error: BaseException) -> str:
 def _done(command: Train | Mark, job: Job, orders: Arena, results: Arena) -> Any:
     """Carry out a command: where the outcome lies, or the marks of the part."""
     if isinstance(command, Train):
-        return results.write(_flat(train_group(job, command.rows)), command.slot)
+        return results.write(packed_outcome(answer(job, command.rows)), command.slot)
     model = orders.read(command.places)
     x, y = job.samples.to_score(command.on)
     return job.task.mark(model["w"], model["b"], x[command.part], y[command.part], command.seed)
@@ -456,86 +459,34 @@ def _done(command: Train | Mark, job: Job, orders: Arena, results: Arena) -> Any
 
 def _as_order(job: Job, arena: Arena) -> Order:
     """Lay a round's tensors into the arena."""
-    tensors: dict[str, Tensor | list[Tensor]] = {
-        "buffers": job.buffers,
-        "steps": job.steps,
-        "per_epoch": job.steps_per_epoch,
-        "sizes": job.clients.sizes,
-    }
-    scalars = {}
-    for name, value in job.message.items():
-        if isinstance(value, PerClient):
-            tensors[f"each/{name}"] = value.rows
-        elif isinstance(value, Tensor):
-            tensors[f"down/{name}"] = value
-        else:
-            scalars[name] = value
-    tensors |= {f"state/{name}": value for name, value in job.states.items()}
+    parcel = packed_call(job.call)
+    tensors = parcel.tensors | {"buffers": job.buffers}
+    tensors |= {f"state/{name}": rows for name, rows in job.states.items()}
     for number, (w, b) in enumerate(job.exam):
         tensors |= {f"exam/{number}/w": w, f"exam/{number}/b": b}
-    momentum = job.sgd.momentum
-    if isinstance(momentum, Tensor):
-        tensors["momentum"] = momentum
-    rest = {
-        "round": job.round,
-        "sgd": replace(job.sgd, momentum=0.0 if isinstance(momentum, Tensor) else momentum),
-        "clients": {field.name: getattr(job.clients, field.name) for field in fields(Clients) if field.name != "sizes"},
-        "names": list(job.message),
-    }
-    return Order(rest, scalars, arena.write(tensors))
+    return Order(parcel.head, arena.write(tensors))
 
 
 def _as_job(first: Job, order: Order, arena: Arena) -> Job:
     """The round that an order stands for, with views of the parent's tensors."""
     tensors = arena.read(order.places)
-    values: dict[str, Any] = dict(order.scalars)
-    values |= {k.removeprefix("down/"): v for k, v in tensors.items() if k.startswith("down/")}
-    values |= {k.removeprefix("each/"): PerClient(v) for k, v in tensors.items() if k.startswith("each/")}
-    sgd = order.fields["sgd"]
     return replace(
         first,
-        round=order.fields["round"],
-        sgd=replace(sgd, momentum=tensors["momentum"]) if "momentum" in tensors else sgd,
-        clients=Clients(**order.fields["clients"] | {"sizes": tensors["sizes"]}),
-        message=State(**{name: values[name] for name in order.fields["names"]}),
-        states={k.removeprefix("state/"): list(v) for k, v in tensors.items() if k.startswith("state/")},
+        call=unpacked_call(order.head, tensors),
+        states={name: list(rows) for name, rows in under(tensors, "state/").items()},
         buffers=tensors["buffers"],
-        steps=tensors["steps"],
-        steps_per_epoch=tensors["per_epoch"],
-    )
-
-
-def _flat(outcome: Outcome) -> dict[str, Tensor]:
-    tensors = {f"message/{name}": value for name, value in outcome.message.items()}
-    tensors |= {f"state/{name}": value for name, value in outcome.states.items()}
-    tensors |= {f"norms/{number}": value for number, value in enumerate(outcome.norms)}
-    return tensors | {"buffers": outcome.buffers, "loss": outcome.loss, "moved": outcome.moved}
-
-
-def _as_outcome(tensors: dict[str, Tensor]) -> Outcome:
-    def part(prefix: str) -> dict[str, Tensor]:
-        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-    norms = part("norms/")
-    return Outcome(
-        State(**part("message/")),
-        State(**part("state/")),
-        tensors["buffers"],
-        tensors["loss"],
-        [norms[str(number)] for number in range(len(norms))],
-        tensors["moved"],
     )
 
 
 def _one_each(tensors: dict[str, Tensor]) -> Outcome:
     """The outcomes of one client in every slot, as one outcome; no row is copied."""
     norms = tensors.pop("norms/0")
-    outcome = _as_outcome({name: value.flatten(0, 1) for name, value in tensors.items()})
+    outcome = unpacked_outcome({name: value.flatten(0, 1) for name, value in tensors.items()})
     return replace(outcome, norms=list(norms))
 
 
 def _same_simulation(one: Job, two: Job) -> bool:
-    return one.algorithm is two.algorithm and one.task is two.task and one.samples is two.samples
+    return one.equipment is two.equipment and one.samples is two.samples
 
 
 def _down_bytes(job: Job) -> int:

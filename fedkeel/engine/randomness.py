@@ -33,6 +33,18 @@ class Purpose(IntEnum):
     SERVER = 14
 
 
+class Moment(IntEnum):
+    """Where in a round an algorithm works for the server. The values are part of the format: never renumber."""
+
+    INIT = 0
+    CLIENT_INIT = 1
+    OPENING = 2
+    AGGREGATE = 3
+    CANDIDATES = 4
+    OBSERVE = 5
+    PERSONAL = 6
+
+
 def generator(seed: int, purpose: Purpose, round: int = 0, client: int = 0, part: int = 0) -> np.random.Generator:
     """A numpy generator for one purpose in one round at one client (counter-based: Philox)."""
     return np.random.Generator(np.random.Philox(key=[seed, int(purpose)], counter=[0, part, round, client]))

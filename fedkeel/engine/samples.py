@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedkeel.data.dataset import Federation, Indices, Split
+from fedkeel.data.transform import Transform
 from fedkeel.engine.devices import CPU
 from fedkeel.engine.randomness import Purpose, generator
 from fedkeel.learning.dense import hot_steps
@@ -21,11 +23,30 @@ CACHE_BYTES = 1 << 30
 """Prepared samples are kept while all of them together stay below this; beyond, a client's are prepared when needed."""
 BLOCK_BYTES = 1 << 21
 """Minibatches are gathered this much at a time, always into the same memory: it stays in cache until it is read."""
+ALIGNMENT = 64
+"""Bytes of a cache line."""
 Array = np.ndarray[Any, np.dtype[Any]]
 Scored = Literal["test", "validation"]
 """What global models are scored on."""
 ASKED = 2000
 """Training samples that stand in for a validation set where the server holds none."""
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """What one client trains on: its inputs [n, ...], prepared for the model, and its targets [n]."""
+
+    x: Tensor
+    y: Tensor
+    transform: Transform
+    """Says how minibatches are augmented."""
+
+
+class DataOfClients(Protocol):
+    """Whoever has the training samples of some clients."""
+
+    def data_of(self, client: int) -> ClientData:
+        """Those of one client, by its id."""
 
 
 class Samples:
@@ -45,7 +66,7 @@ class Samples:
         self.dtype = dtype
         self.device = device
         self.transform = federation.dataset.transform
-        self._channels_last = channels_last and len(federation.dataset.input_shape) == 3
+        self._channels_last = channels_last
         width = int(np.prod(federation.dataset.train.x.shape[1:]))
         self._keep = federation.n * width * dtype.itemsize <= CACHE_BYTES
         self._ends = np.cumsum(federation.sizes)
@@ -58,6 +79,10 @@ class Samples:
         x, y = self._everybody
         stop = int(self._ends[client])
         return x[stop - len(rows) : stop], y[stop - len(rows) : stop]
+
+    def data_of(self, client: int) -> ClientData:
+        """What a client trains on."""
+        return ClientData(*self.of_client(client), self.transform)
 
     @cached_property
     def _everybody(self) -> tuple[Tensor, Tensor]:
@@ -72,10 +97,7 @@ class Samples:
 
     def _prepared(self, split: Split, rows: Indices | None = None) -> tuple[Tensor, Tensor]:
         x, y = (split.x, split.y) if rows is None else (split.x[rows], split.y[rows])
-        values = self.transform.prepare(x, self.dtype)
-        if self._channels_last:
-            values = as_channels_last(values)
-        return values.to(self.device), torch.from_numpy(y).to(self.device)
+        return prepared(x, y, self.transform, self.dtype, self._channels_last, self.device)
 
     @cached_property
     def test(self) -> tuple[Tensor, Tensor]:
@@ -91,8 +113,7 @@ class Samples:
         rows = self.federation.validation
         if rows is None:
             everybody = np.concatenate(self.federation.clients)
-            rng = generator(0, Purpose.VALIDATION)
-            rows = np.sort(rng.choice(everybody, size=min(ASKED, len(everybody)), replace=False))
+            rows = np.sort(everybody[asked_of(len(everybody))])
         return self._prepared(self.federation.dataset.train, rows)
 
     def to_score(self, on: Scored) -> tuple[Tensor, Tensor]:
@@ -105,13 +126,37 @@ class Samples:
         return self.test if tests is None else self._prepared(self.federation.dataset.test, tests[client])
 
 
+def prepared(
+    x: Array, y: Array, transform: Transform, dtype: torch.dtype, channels_last: bool, device: torch.device = CPU
+) -> tuple[Tensor, Tensor]:
+    """Stored samples as a model takes them: inputs [n, ...] and targets [n]."""
+    values = transform.prepare(x, dtype)
+    if channels_last and values.dim() == 4:
+        values = as_channels_last(values)
+    return values.to(device), torch.from_numpy(y).to(device)
+
+
+def aligned(x: Tensor) -> Tensor:
+    """The same samples at the start of a cache line, as if they were all there is.
+
+    The bits of a matrix product may depend on where its factors begin: a client's samples must give the same ones
+    whether they are a slice of everybody's or lie alone at a site. Rows of whole cache lines are never copied.
+    """
+    return x.clone() if x.is_cpu and x.data_ptr() % ALIGNMENT else x
+
+
+def asked_of(samples: int) -> Indices:
+    """The fixed draw that stands in for a validation set: positions among all clients' samples, client by client."""
+    return generator(0, Purpose.VALIDATION).choice(samples, size=min(ASKED, samples), replace=False)
+
+
 class ClientBatches(Batches):
     """The minibatches of one client's round; augmented if the data set says so."""
 
     def __init__(
-        self, samples: Samples, client: int, plan: list[np.ndarray], augmentation: torch.Generator | None
+        self, data: ClientData, plan: list[np.ndarray], augmentation: torch.Generator | None, whose: int
     ) -> None:
-        self.x, self.y = samples.of_client(client)
+        self.x, self.y = data.x, data.y
         self.array = array_of(self.x, self.x) if self.x.is_cpu else None
         self.widths = [len(rows) for rows in plan]
         """Samples of each step."""
@@ -119,11 +164,11 @@ class ClientBatches(Batches):
         self.rows: Indices = np.concatenate([*plan, np.empty(0, dtype=np.int64)])
         """The positions within x and y of all steps' samples, one step behind the other."""
         self.augmentation = augmentation
-        self._transform = samples.transform
+        self._transform = data.transform
         self._augmented: dict[int, Tensor] = {}
         if len(self.rows) and not 0 <= self.rows.min() <= self.rows.max() < len(self.x):
             raise IndexError(
-                f"client {client} has {len(self.x)} samples, but its minibatches ask for the positions "
+                f"client {whose} has {len(self.x)} samples, but its minibatches ask for the positions "
                 f"{self.rows.min()} to {self.rows.max()}"
             )
 
@@ -217,9 +262,9 @@ def _as_images(pixels: Tensor) -> Tensor:
     return pixels.as_strided((n, channels, height, width), (height * width * channels, 1, width * channels, channels))
 
 
-def full_batches(samples: Samples, client: int, batch_size: int = 2048) -> list[Batch]:
+def full_batches(data: ClientData, batch_size: int = 2048) -> list[Batch]:
     """All of a client's samples once; the weights make the sum over batches the mean over samples."""
-    x, y = samples.of_client(client)
+    x, y = aligned(data.x), data.y
     share = x.new_full((1, len(y)), 1 / len(y))
     return [
         Batch(x[None, s : s + batch_size], y[None, s : s + batch_size], share[:, s : s + batch_size])

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from fedkeel.algorithms.state import Rows, State
-from fedkeel.engine.executors import Outcome
-from fedkeel.engine.faults import Fault
+from fedkeel.engine.exchange import Fault, Outcome
 from fedkeel.engine.settings import Faults
 from fedkeel.errors import DivergedError
 
 
-def examine(settings: Faults, ids: tuple[int, ...], outcome: Outcome, where: str) -> tuple[list[int], list[Fault]]:
+def examine(
+    settings: Faults, ids: tuple[int, ...], outcome: Outcome, where: str, complaints: Mapping[int, str] | None = None
+) -> tuple[list[int], list[Fault]]:
     """The rows whose uploads may be used, and what is wrong with the others (or was, before it was scaled down).
 
     ``where`` begins the sentence of a ``DivergedError``: raised where the policy is to stop, or if no row is left.
+    ``complaints`` are what clients found in what they keep to themselves, by id.
     """
     bad = not_finite(outcome)
+    for row in [row for row, client in enumerate(ids) if client in (complaints or {})]:
+        bad.setdefault(row, (complaints or {})[ids[row]])
     limit, faults = settings.max_update_norm, []
     # Local training has already limited these; unless the policy is to clip, they are bad all the same.
     for row in [] if limit is None else torch.nonzero(outcome.moved > limit).flatten().tolist():

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedkeel import __version__, arguments
 from fedkeel.data.sources.files import regular
-from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.engine.rounds import Rounds, RunState
 from fedkeel.errors import DataError, FedkeelError, InputError, ModelError
 from fedkeel.runs.atomic import remove_leftovers, replacing, write_atomically
 
@@ -68,7 +68,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def export_model(simulation: Simulation, state: RunState, path: Path) -> str:
+def export_model(simulation: Rounds, state: RunState, path: Path) -> str:
     """The global model as safetensors: ``fedkeel.load_model(module, path)`` reads it back.
 
     The digest of its tensors stands in the file and is returned.

@@ -7,12 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from fedkeel.algorithms.state import Rows
-from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.engine.rounds import Rounds, RunState
 from fedkeel.errors import DataError
 from fedkeel.runs.history import History
 
 
-def check_fits(simulation: Simulation, state: RunState, history: History, whose: str) -> None:
+def check_fits(simulation: Rounds, state: RunState, history: History, whose: str) -> None:
     """Refuse a state of another model, algorithm or federation, and one that is not at the end of its history."""
     if [summary.round for summary in history.rounds] != list(range(1, state.t + 1)):
         raise DataError(f"{whose} is not whole: its state is that after round {state.t}, its history is not.")
@@ -30,8 +30,8 @@ def check_fits(simulation: Simulation, state: RunState, history: History, whose:
     for name, (rows, example) in tables.items():
         _same(f"kind of {name}", "rows", _kind(rows), whose)
         for client, row in rows.items():
-            if client not in range(simulation.federation.N):
-                raise DataError(f"{whose} does not fit: it has {name} of client {client} of {simulation.federation.N}.")
+            if client not in range(simulation.N):
+                raise DataError(f"{whose} does not fit: it has {name} of client {client} of {simulation.N}.")
             _same(f"kind of {name}[{client}]", _kind(example), _kind(row), whose)
 
 

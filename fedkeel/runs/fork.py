@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkeel import arguments
-from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.engine.rounds import Rounds, RunState
 from fedkeel.errors import DataError, invalid
 from fedkeel.runs.fit import check_fits
 from fedkeel.runs.history import History
@@ -42,7 +42,7 @@ class Fork:
             return cls(Path(found[1]), int(found[2]))
         return cls(Path(text))
 
-    def read(self, source: Store, simulation: Simulation) -> tuple[RunState, History]:
+    def read(self, source: Store, simulation: Rounds) -> tuple[RunState, History]:
         """The state and history that the new run begins with; they must fit it, and leave it something to do."""
         state = source.read_state(self.round)
         if state is None:

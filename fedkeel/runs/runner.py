@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from fedkeel.algorithms.validate import Settings
-from fedkeel.engine.executors import Model
-from fedkeel.engine.faults import Fault
-from fedkeel.engine.simulation import RoundRecord, RunState, Simulation
+from fedkeel.engine.exchange import Fault, Model
+from fedkeel.engine.rounds import Rounds, RunState
+from fedkeel.engine.server import RoundRecord
 from fedkeel.errors import FedkeelError
 from fedkeel.learning.task import Score
 from fedkeel.runs.history import History, Measured, RoundSummary, mean
@@ -51,7 +51,7 @@ class OutOfMemoryError(FedkeelError):
 
 
 def execute(
-    simulation: Simulation,
+    simulation: Rounds,
     evaluation: Evaluation,
     store: Store | None = None,
     watch: Watcher | None = None,
@@ -70,7 +70,7 @@ def execute(
     return last, history
 
 
-def begin(simulation: Simulation, evaluation: Evaluation, store: Store | None, history: History) -> RunState:
+def begin(simulation: Rounds, evaluation: Evaluation, store: Store | None, history: History) -> RunState:
     """The state before the first round, evaluated if that is wanted, and committed."""
     state = simulation.start()
     first = _measure(simulation, state, evaluation) if evaluation.initial else []
@@ -81,7 +81,7 @@ def begin(simulation: Simulation, evaluation: Evaluation, store: Store | None, h
 
 
 def rounds(
-    simulation: Simulation,
+    simulation: Rounds,
     evaluation: Evaluation,
     state: RunState,
     history: History,
@@ -123,7 +123,7 @@ def rounds(
         last = state.t == simulation.training.rounds
         done = Done(state, record, due=last or state.t % evaluation.every == 0)
         ends = stop is not None and stop()
-        if done.due and not last and not ends and _can_wait(simulation, record, evaluation):
+        if done.due and not last and not ends and _can_wait(simulation, done, evaluation):
             unfinished = done
         else:
             yield finished(done, _measure(simulation, state, evaluation) if done.due else [])
@@ -141,16 +141,16 @@ class Done:
     """Whether its model is to be evaluated."""
 
 
-def _can_wait(simulation: Simulation, record: RoundRecord, evaluation: Evaluation) -> bool:
+def _can_wait(simulation: Rounds, done: Done, evaluation: Evaluation) -> bool:
     """Whether the evaluation of a round may go beside the next: nobody has to wait long, and only a test set is asked.
 
     A round that takes long is evaluated and committed at once, since it would be dear to lose.
     """
-    test_only = not (evaluation.train or evaluation.clients or simulation.has_personal_models)
-    return test_only and simulation.executor.shares and record.seconds < SHORT
+    test_only = not (evaluation.train or evaluation.clients)
+    return test_only and simulation.can_evaluate_beside(done.state) and done.record.seconds < SHORT
 
 
-def _next(simulation: Simulation, state: RunState, exam: dict[str, Model]) -> tuple[RunState, RoundRecord]:
+def _next(simulation: Rounds, state: RunState, exam: dict[str, Model]) -> tuple[RunState, RoundRecord]:
     try:
         if simulation.algorithm.observes:
             state = simulation.observe(state, simulation.feedback(state))
@@ -171,7 +171,7 @@ def _short(error: BaseException) -> str:
     return f"no room for {int(wanted[1]):,} bytes" if wanted else type(error).__name__
 
 
-def _measure(simulation: Simulation, state: RunState, evaluation: Evaluation) -> list[Measured]:
+def _measure(simulation: Rounds, state: RunState, evaluation: Evaluation) -> list[Measured]:
     splits = ["test", "train"] if evaluation.train else ["test"]
     return [one for split in splits for one in _measured(state.t, split, simulation.evaluate(state, split))]
 
@@ -180,8 +180,8 @@ def _measured(t: int, split: str, scores: dict[str, Score]) -> list[Measured]:
     return [Measured(t, name, split, score.accuracy, score.loss) for name, score in scores.items()]
 
 
-def _client_scores(simulation: Simulation, state: RunState) -> list[tuple[int, str, float, float]]:
-    split = "test" if simulation.federation.client_tests is not None else "train"
+def _client_scores(simulation: Rounds, state: RunState) -> list[tuple[int, str, float, float]]:
+    split = simulation.client_split(state)
     return [(i, split, score.accuracy, score.loss) for i, score in simulation.evaluate_clients(state).items()]
 
 

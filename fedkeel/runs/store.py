@@ -19,8 +19,12 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from fedkeel.algorithms.state import Rows, State, keep_row
-from fedkeel.engine.simulation import RoundRecord, RunState
+from fedkeel.engine.rounds import RunState
+from fedkeel.engine.server import RoundRecord
 from fedkeel.errors import DataError, FedkeelError
 from fedkeel.runs import ledger, migration, schema
 from fedkeel.runs.connection import FILE as FILE
@@ -38,6 +42,7 @@ from fedkeel.runs.history import History, Measured, RoundSummary
 from fedkeel.runs.writeback import WriteBack
 
 NO_CLIENT = -1
+MOST_CLIENTS = 1 << 30
 SMALLEST = 512
 """Bytes of the smallest page that SQLite knows; a file is 0 or more pages."""
 
@@ -335,7 +340,8 @@ class Store:
         try:
             engine, server = tables["engine"], tables["server"]
             ordered = State(**{name: server[name] for name in self._server_order()})
-            return RunState(int(engine["t"]), ordered, engine["b"], tables.get("client", {}), engine["client_buffers"])
+            t, clients = int(engine["t"]), tables.get("client", {})
+            return RunState(t, ordered, engine["b"], clients, engine["client_buffers"], self._counted(t))
         except KeyError as error:
             raise DamagedError(f"the value {error} of the state is missing") from None
 
@@ -346,6 +352,16 @@ class Store:
         if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise DamagedError("the list of the server's values is missing")
         return names
+
+    def _counted(self, t: int) -> Tensor:
+        """The last round up to t in which each client's upload counted; 0 if none did. Clients at the end may lack."""
+        query = "SELECT client, max(round) FROM clients WHERE round <= ? GROUP BY client"
+        last = {int(client): int(round) for client, round in self._db.execute(query, (t,))}
+        if last and not 0 <= min(last) <= max(last) < MOST_CLIENTS:
+            raise DamagedError("the list of clients has some that cannot be")
+        counted = torch.zeros(max(last, default=-1) + 1, dtype=torch.int32)
+        counted[list(last)] = torch.tensor(list(last.values()), dtype=torch.int32)
+        return counted
 
     def _write_state(self, state: RunState, saved: dict[tuple[str, str], Rows], total: Sum) -> Sum:
         """Write what changed, and bring the sum over all values up to date."""

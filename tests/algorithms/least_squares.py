@@ -12,10 +12,14 @@ from torch import Tensor, nn
 
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.data import Dataset, Federation, Split, Transform
-from fedkeel.engine.executors import Job, Outcome, Serial, train_together
+from fedkeel.engine.client import train_together
+from fedkeel.engine.exchange import Outcome
+from fedkeel.engine.executors import Job, Serial
+from fedkeel.engine.rounds import RunState
 from fedkeel.engine.schedule import RandomSchedule
+from fedkeel.engine.server import RoundRecord
 from fedkeel.engine.settings import Training
-from fedkeel.engine.simulation import RoundRecord, RunState, Simulation
+from fedkeel.engine.simulation import Simulation
 from fedkeel.learning.losses import Loss
 from fedkeel.learning.task import Score, Task
 

@@ -11,8 +11,9 @@ from fedkeel.algorithms.fedbn import joined
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.algorithms.state import State
 from fedkeel.check import rounds, tiny_federation, tiny_simulation
+from fedkeel.engine.rounds import RunState
 from fedkeel.engine.settings import Training
-from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.engine.simulation import Simulation
 from fedkeel.learning.task import Task
 
 SIZES = (12, 7, 20, 10, 16)

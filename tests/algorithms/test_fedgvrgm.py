@@ -21,7 +21,7 @@ from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.fedgm import FedGM
 from fedkeel.algorithms.fedgvr import FedGVR
 from fedkeel.algorithms.fedgvrgm import FedGVRGM
-from fedkeel.engine.simulation import RunState
+from fedkeel.engine.rounds import RunState
 from tests.algorithms.least_squares import record_of_round, simulation, states
 
 TWO = [[(1.0, 1)], [(2.0, 0)]]

@@ -14,7 +14,7 @@ from fedkeel.algorithms.fedreg import share, turn
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.check import tiny_federation, tiny_simulation
 from fedkeel.data import from_clients
-from fedkeel.engine.executors import local_of
+from fedkeel.engine.client import local_of
 from fedkeel.engine.schedule import RandomSchedule
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import Simulation

@@ -8,7 +8,8 @@ from fedkeel.algorithms.state import PerClient, State
 from fedkeel.check import tiny_federation, tiny_simulation
 from fedkeel.engine import devices
 from fedkeel.engine.choice import make_executor
-from fedkeel.engine.executors import Job, Outcome
+from fedkeel.engine.exchange import Outcome
+from fedkeel.engine.executors import Job
 from fedkeel.engine.samples import Samples
 from fedkeel.errors import FedkeelError
 
@@ -22,7 +23,7 @@ def tensors(state: State) -> list[torch.Tensor]:
 
 def seen_by_clients(job: Job) -> list[torch.Tensor]:
     problem, clients = job.problem, job.clients
-    own = [problem.w0, problem.b0, problem.sizes, clients.sizes, clients.omega, clients.p]
+    own = [problem.w0, problem.b0, clients.sizes, clients.omega, clients.p]
     remembered = [row for rows in job.states.values() for row in rows]
     return [*tensors(job.message), *remembered, job.buffers, job.steps, job.steps_per_epoch, *own]
 

@@ -12,10 +12,13 @@ from fedkeel.algorithms.contract import Algorithm, Clients, Message, Problem, Ro
 from fedkeel.algorithms.registry import ALGORITHMS, make_algorithm
 from fedkeel.algorithms.state import Rows, State
 from fedkeel.check import rounds, tiny_simulation
-from fedkeel.engine.faults import Fault, counted, fate, plan_round, shortened
+from fedkeel.engine.exchange import Fault
+from fedkeel.engine.faults import counted, fate, plan_round, shortened
 from fedkeel.engine.pool import Pool
+from fedkeel.engine.rounds import RunState
+from fedkeel.engine.server import RoundRecord
 from fedkeel.engine.settings import Faults
-from fedkeel.engine.simulation import RoundRecord, RunState, Simulation
+from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import InputError
 from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import Store

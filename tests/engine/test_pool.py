@@ -216,12 +216,3 @@ def test_what_a_server_keeps_of_the_uploads_survives_the_next_round() -> None:
     pool.close()
     assert torch.equal(one.server.first, kept)
     assert not torch.equal(two.server.first, kept)
-
-
-def test_momentum_by_coordinate_travels() -> None:
-    simulation = tiny_simulation(make_algorithm("fedavg"))
-    job = simulation.job(simulation.start())
-    job = replace(job, sgd=replace(job.sgd, momentum=torch.linspace(0, 0.9, simulation.task.d, dtype=torch.float64)))
-    pool = Pool(workers=2)
-    assert torch.equal(pool.run(job).message.y, simulation.executor.run(job).message.y)
-    pool.close()

@@ -18,7 +18,7 @@ def test_one_round_of_fedavg_is_the_data_weighted_mean_of_local_models() -> None
     simulation = tiny_simulation(make_algorithm("fedavg"))
     job = simulation.job(simulation.start())
     outcome = simulation.executor.run(job)
-    sizes = simulation.sizes.double()
+    sizes = simulation.problem.sizes.double()
     expected = (outcome.message.y * (sizes / sizes.sum()).unsqueeze(1)).sum(0)
     state, _ = simulation.step(simulation.start())
     assert torch.allclose(state.server.w, expected, atol=1e-15)

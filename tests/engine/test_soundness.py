@@ -16,8 +16,8 @@ from fedkeel.algorithms.state import Rows, State
 from fedkeel.api import train
 from fedkeel.check import rounds, tiny_simulation
 from fedkeel.data import load
-from fedkeel.engine.executors import Job, Outcome, Serial
-from fedkeel.engine.faults import Fault
+from fedkeel.engine.exchange import Fault, Outcome
+from fedkeel.engine.executors import Job, Serial
 from fedkeel.engine.settings import Faults
 from fedkeel.engine.simulation import Simulation
 from fedkeel.engine.soundness import is_finite

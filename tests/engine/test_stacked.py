@@ -11,7 +11,8 @@ from fedkeel.algorithms.state import State
 from fedkeel.check import rounds, tiny_federation, tiny_simulation
 from fedkeel.engine import grouping, samples
 from fedkeel.engine.choice import Auto, Choice, make_executor, tried
-from fedkeel.engine.executors import Job, local_of
+from fedkeel.engine.client import local_of
+from fedkeel.engine.executors import Job
 from fedkeel.engine.pool import Pool
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import Simulation
@@ -126,7 +127,7 @@ def test_streamed_batches_are_the_ones_asked_for_by_number(
 def test_a_minibatch_of_samples_that_are_not_there_is_an_error() -> None:
     job = job_with((9, 4, 2))
     with pytest.raises(IndexError, match="client 1 has 4 samples, but its minibatches ask for the positions 0 to 4"):
-        samples.ClientBatches(job.samples, 1, [np.array([0, 4])], None)
+        samples.ClientBatches(job.samples.data_of(1), [np.array([0, 4])], None, whose=1)
 
 
 def test_a_part_of_a_job_is_the_round_of_those_clients() -> None:

@@ -26,7 +26,7 @@ import torch
 from fedkeel import api, config
 from fedkeel.algorithms.state import Rows
 from fedkeel.data import Federation, from_clients
-from fedkeel.engine.simulation import RunState
+from fedkeel.engine.rounds import RunState
 from fedkeel.errors import FedkeelError
 from fedkeel.learning import models
 from fedkeel.runs.directory import CONFIGURATION, ENVIRONMENT, MODEL, load_model

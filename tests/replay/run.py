@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.contract import Algorithm
-from fedkeel.engine.executors import Job, Outcome, Serial
+from fedkeel.engine.exchange import Outcome
+from fedkeel.engine.executors import Job, Serial
+from fedkeel.engine.rounds import RunState
 from fedkeel.engine.settings import Training
-from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.engine.simulation import Simulation
 from fedkeel.learning.task import Score, Task
 from tests.replay.trace import MODELS, RecordedSchedule, Trace, Vectors
 

@@ -12,7 +12,8 @@ from fedkeel.algorithms.registry import ALGORITHMS, make_algorithm
 from fedkeel.algorithms.state import Rows
 from fedkeel.check import tiny_simulation
 from fedkeel.engine.pool import Pool
-from fedkeel.engine.simulation import RunState, Simulation
+from fedkeel.engine.rounds import RunState
+from fedkeel.engine.simulation import Simulation
 from fedkeel.runs.fit import check_fits
 from fedkeel.runs.history import History
 from fedkeel.runs.runner import Evaluation, execute

@@ -14,7 +14,7 @@ import torch
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.algorithms.state import Rows
 from fedkeel.check import rounds, tiny_simulation
-from fedkeel.engine.simulation import RunState
+from fedkeel.engine.rounds import RunState
 from fedkeel.errors import DataError
 from fedkeel.runs.history import Measured, RoundSummary
 from fedkeel.runs.runner import Evaluation, execute

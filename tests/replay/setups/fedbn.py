@@ -8,7 +8,8 @@ import torch
 from fedkeel.algorithms.fedbn import joined
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.algorithms.state import State
-from fedkeel.engine.executors import Job, Outcome
+from fedkeel.engine.exchange import Outcome
+from fedkeel.engine.executors import Job
 from tests.replay.run import Replay, Setup
 from tests.replay.setups.common import work
 from tests.replay.trace import Trace

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from fedkeel.algorithms.registry import make_algorithm
-from fedkeel.engine.executors import local_of
+from fedkeel.engine.client import local_of
 from tests.replay.run import Reader, Replay, Setup
 from tests.replay.setups.common import keep, work
 from tests.replay.trace import Trace

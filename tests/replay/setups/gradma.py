@@ -13,7 +13,7 @@ from fedkeel.algorithms import projection
 from fedkeel.algorithms.registry import algorithm_class, make_algorithm
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import State
-from fedkeel.engine.executors import train_one
+from fedkeel.engine.client import train_one
 from tests.replay.run import Reader, Replay, Setup
 from tests.replay.setups.common import keep, work
 from tests.replay.trace import Trace

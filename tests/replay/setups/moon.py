@@ -9,7 +9,7 @@ import torch
 
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.algorithms.state import Rows, State
-from fedkeel.engine.simulation import RunState
+from fedkeel.engine.rounds import RunState
 from tests.replay.run import Replay, Setup
 from tests.replay.setups.common import keep, work
 from tests.replay.trace import Trace, Vectors

@@ -1,0 +1,200 @@
+"""A run's rounds, as a function from one state to the next: the server's half, and whoever answers it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkeel.algorithms.contract import Algorithm, Problem
+from fedkeel.algorithms.state import Rows, State
+from fedkeel.engine.exchange import About, Answers, Model, Question, Respondents
+from fedkeel.engine.randomness import Purpose, part_seeds
+from fedkeel.engine.samples import asked_of
+from fedkeel.engine.server import RoundRecord, Server, ServerState, UnansweredError
+from fedkeel.engine.settings import Training
+from fedkeel.engine.soundness import representable
+from fedkeel.learning.task import Score, Task
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Everything that the next round depends on."""
+
+    t: int
+    """Rounds done."""
+    server: State
+    b: Tensor
+    """Global buffers [m]."""
+    clients: dict[str, Rows]
+    """What clients remember, by name; clients not seen yet have no row, nor have those that remember it elsewhere."""
+    client_buffers: Rows
+    """Buffers that stay with the clients (``buffers = "local"``)."""
+    counted: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int32))
+    """The last round, from 1, in which each client's upload counted [N]; 0 if none did yet."""
+
+    @property
+    def at_server(self) -> ServerState:
+        """What of it the server knows."""
+        return ServerState(self.t, self.server, self.b, self.counted)
+
+    def after(self, server: ServerState, cohort: tuple[int, ...], answers: Answers, keeps_buffers: bool) -> RunState:
+        """The state after a round in which a cohort's answers counted: only these clients remember the round."""
+        clients, buffers, outcome = self.clients, self.client_buffers, answers.outcome
+        if outcome is not None:
+            if cohort != answers.ids:
+                rows = {client: row for row, client in enumerate(answers.ids)}
+                outcome = outcome.take([rows[client] for client in cohort])
+            clients = {name: self.clients[name].put(cohort, rows) for name, rows in outcome.states.items()}
+            if keeps_buffers and outcome.buffers.numel():
+                buffers = buffers.put(cohort, outcome.buffers)
+        return RunState(server.t, server.server, server.b, clients, buffers, server.counted)
+
+
+class Rounds:
+    """``start`` gives the first state, ``step`` the one after a round. Who answers may differ; the rounds do not."""
+
+    def __init__(self, server: Server, task: Task) -> None:
+        self.server = server
+        self.task = task
+
+    def who(self, state: RunState) -> Respondents:
+        """Whoever answers for the clients as they are in a state."""
+        raise NotImplementedError
+
+    def start(self) -> RunState:
+        """The state before the first round."""
+        first = self.server.start()
+        return RunState(first.t, first.server, first.b, {}, Rows(), first.counted)
+
+    def step(self, state: RunState, exam: Mapping[str, Model] | None = None) -> tuple[RunState, RoundRecord]:
+        """One round: call, answers, aggregation.
+
+        The models of ``exam`` are evaluated on the test set by whoever has nothing to train; the record has the scores.
+        """
+        began, exam = time.perf_counter(), exam or {}
+        who, before = self.who(state), state.at_server
+        call = self.server.open(before)
+        with representable(self.server.diverged(before)):
+            answers = who.answers(call, tuple(exam.values()))
+        closed, record = self.server.close(before, call, answers, who.scores)
+        keeps_buffers = self.server.buffer_rule == "local"
+        after = state.after(closed, record.cohort, answers, keeps_buffers)
+        scores = dict(zip(exam, answers.scores, strict=True))
+        return after, replace(record, seconds=time.perf_counter() - began, scores=scores)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.server.algorithm
+
+    @property
+    def problem(self) -> Problem:
+        return self.server.problem
+
+    @property
+    def training(self) -> Training:
+        return self.server.training
+
+    @property
+    def N(self) -> int:
+        """All registered clients."""
+        return self.server.problem.N
+
+    def evaluate(self, state: RunState, on: str = "test") -> dict[str, Score]:
+        """Accuracy and loss of every candidate model on the test set (or on all ``train`` samples)."""
+        scores = {name: self._score(state, w, b, on) for name, (w, b) in self.candidates(state).items()}
+        personal = self._personal_score(state) if on == "test" else None
+        return scores if personal is None else {"client_mean": personal} | scores
+
+    def candidates(self, state: RunState) -> dict[str, Model]:
+        """The models that the algorithm offers as its result, by name."""
+        return self.server.candidates(state.at_server)
+
+    @property
+    def has_personal_models(self) -> bool:
+        """Whether the algorithm lets what clients use differ from the global model."""
+        return type(self.algorithm).personal is not Algorithm.personal
+
+    def can_evaluate_beside(self, state: RunState) -> bool:
+        """Whether the test set can be evaluated while the next round is trained, in time that would be idle."""
+        return self.who(state).shares and not self.has_personal_models
+
+    def feedback(self, state: RunState) -> Score:
+        """The global model on the server's validation samples, for the algorithms that use it.
+
+        Where the server has none, clients are asked for the score on a fixed draw of all their training samples. Right
+        answers are whole numbers, so that the accuracy is that of one who has all these samples.
+        """
+        who = self.who(state)
+        if who.hold_validation:
+            seeds = part_seeds(self.server.seed, Purpose.FEEDBACK, state.t)
+            return who.evaluate(state.server.w, state.b, "validation", seeds)
+        question = replace(
+            self.server.question(state.at_server, tuple(self._asked), "train"),
+            purpose=Purpose.FEEDBACK,
+            positions=tuple(self._asked.values()),
+            own_buffers=False,
+        )
+        scores = who.scores(question)
+        silent = [client for client in question.ids if client not in scores]
+        if silent:
+            raise UnansweredError(
+                f"{self.algorithm.title} needs a score from every client before round {state.t + 1}, but client "
+                f"{silent[0]} did not answer; let the server hold samples out (data.validation)."
+            )
+        n = sum(score.samples for score in scores.values())
+        hits = sum(round(score.accuracy * score.samples) for score in scores.values())
+        return Score(hits / n, sum(scores[client].loss * scores[client].samples for client in question.ids) / n, n)
+
+    @cached_property
+    def _asked(self) -> dict[int, Tensor]:
+        """Of each client that has some, the positions of its samples that stand in for a validation set."""
+        ends = np.cumsum(self.problem.sizes.numpy())
+        drawn = np.sort(asked_of(int(ends[-1])))
+        owners = np.searchsorted(ends, drawn, side="right")
+        starts = ends - self.problem.sizes.numpy()
+        own = torch.from_numpy(drawn - starts[owners])
+        return {client: own[torch.from_numpy(owners == client)] for client in np.unique(owners).tolist()}
+
+    def observe(self, state: RunState, score: Score) -> RunState:
+        """Feed the global model's score back, for the algorithms that use it."""
+        return replace(state, server=self.server.observe(state.at_server, score).server)
+
+    def evaluate_clients(self, state: RunState) -> dict[int, Score]:
+        """What each client would use, on its own test samples (its training samples where it has no test set)."""
+        on: About = "own" if self.client_split(state) == "test" else "train"
+        return dict(self.who(state).scores(self._question(state, on)))
+
+    def client_split(self, state: RunState) -> str:
+        """What ``evaluate_clients`` is about: ``test`` where clients have test samples of their own, else ``train``."""
+        return "test" if self.who(state).have_tests else "train"
+
+    def _score(self, state: RunState, w: Tensor, b: Tensor, on: str) -> Score:
+        if on == "test":
+            return self.who(state).evaluate(w, b, "test", part_seeds(self.server.seed, Purpose.EVALUATION, state.t))
+        question = replace(self.server.question(state.at_server, range(self.N), "train", w), b=b, own_buffers=False)
+        parts = self.who(state).scores(question).values()
+        n = sum(part.samples for part in parts)
+        return Score(
+            sum(part.accuracy * part.samples for part in parts) / n,
+            sum(part.loss * part.samples for part in parts) / n,
+            n,
+        )
+
+    def _personal_score(self, state: RunState) -> Score | None:
+        """The mean over all clients of what their own models score on the whole test set."""
+        if not self.server.tells_clients_apart(state.at_server):
+            return None
+        scores = list(self.who(state).scores(self._question(state, "test")).values())
+        accuracy = sum(score.accuracy for score in scores) / len(scores)
+        return Score(accuracy, sum(score.loss for score in scores) / len(scores), scores[0].samples)
+
+    def _question(self, state: RunState, on: About) -> Question:
+        """To every client, about the model that it would use."""
+        server = state.server if self.server.tells_clients_apart(state.at_server) else None
+        return replace(self.server.question(state.at_server, range(self.N), on), server=server)
