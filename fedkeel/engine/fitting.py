@@ -15,11 +15,14 @@ EXAMPLES = 8
 
 def check_model(task: Task, federation: Federation) -> None:
     """Refuse a model that cannot take the samples or gives no scores for them; compare the task with plain torch."""
-    x, y = _examples(federation, task)
-    dataset = federation.dataset
+    check_on(task, *_examples(federation, task), federation.dataset.name, federation.dataset.classes)
+
+
+def check_on(task: Task, x: Tensor, y: Tensor, name: str, classes: int) -> None:
+    """The same on given samples, prepared for the model: inputs [n, ...] and targets [n] of so many classes."""
     try:
         outputs = task.plain_outputs(x)
-        _check_outputs(outputs, len(x), task.loss.name, dataset.name, dataset.classes)
+        _check_outputs(outputs, len(x), task.loss.name, name, classes)
         task.verify(x, y, as_channels_last(x) if task.channels_last and x.dim() == 4 else x)
     except FedkeelError:
         raise
@@ -31,9 +34,7 @@ def check_model(task: Task, federation: Federation) -> None:
             advice = "mend its forward pass."
         if "dtype" in reason:
             advice = f"all its tensors must be parameters or buffers of its own, which are {x.dtype} here."
-        raise ModelError(
-            f"the model cannot take the inputs of {dataset.name} ({shape} each): {reason}; {advice}"
-        ) from None
+        raise ModelError(f"the model cannot take the inputs of {name} ({shape} each): {reason}; {advice}") from None
 
 
 def _examples(federation: Federation, task: Task) -> tuple[Tensor, Tensor]:
