@@ -1,81 +1,78 @@
-"""Every algorithm by name. Adding one to fedkeel means one file and one line here."""
+"""Every algorithm by name. Adding one to fedkeel means one file and one line here.
+
+An algorithm's module is imported when it is asked for: some need libraries that take longer to import than to use.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedkeel import arguments
-from fedkeel.algorithms.centralised import Centralised
 from fedkeel.algorithms.contract import Algorithm
-from fedkeel.algorithms.fedavg import FedAvg
-from fedkeel.algorithms.fedavgm import FedAvgM
-from fedkeel.algorithms.fedbn import FedBN
-from fedkeel.algorithms.feddc import FedDC
-from fedkeel.algorithms.feddyn import FedDyn
-from fedkeel.algorithms.fedgm import FedGM
-from fedkeel.algorithms.fedgvr import FedGVR
-from fedkeel.algorithms.fedgvrgm import FedGVRGM
-from fedkeel.algorithms.fedmlb import FedMLB
-from fedkeel.algorithms.fedmlbm import FedMLBM
-from fedkeel.algorithms.fednova import FedNova
-from fedkeel.algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
-from fedkeel.algorithms.fedpmvr import FedPMVR
-from fedkeel.algorithms.fedprox import FedProx
-from fedkeel.algorithms.fedproxm import FedProxM
-from fedkeel.algorithms.fedpvr import FedPvr
-from fedkeel.algorithms.fedreg import FedReg
-from fedkeel.algorithms.fedveca import FedVeca
-from fedkeel.algorithms.gradma import GradMA
-from fedkeel.algorithms.gradma_s import GradMAS
-from fedkeel.algorithms.gradma_w import GradMAW
-from fedkeel.algorithms.mifa import Mifa
-from fedkeel.algorithms.mifam import MifaM
-from fedkeel.algorithms.mimelite import MimeLite
-from fedkeel.algorithms.moon import Moon
-from fedkeel.algorithms.moonm import MoonM
-from fedkeel.algorithms.scaffold import Scaffold
-from fedkeel.algorithms.slowmo import SlowMo
-from fedkeel.algorithms.vrlsgd import VrlSgd
 from fedkeel.errors import InputError, invalid, shown, unknown
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    algorithm.name: algorithm
-    for algorithm in (
-        FedAvg,
-        FedProx,
-        Scaffold,
-        FedDyn,
-        FedDC,
-        FedAvgM,
-        Centralised,
-        SlowMo,
-        FedAdam,
-        FedYogi,
-        FedAdagrad,
-        FedNova,
-        FedProxM,
-        Mifa,
-        MifaM,
-        MimeLite,
-        VrlSgd,
-        FedPvr,
-        Moon,
-        MoonM,
-        FedMLB,
-        FedMLBM,
-        FedReg,
-        FedBN,
-        FedGVR,
-        FedGM,
-        FedGVRGM,
-        FedVeca,
-        FedPMVR,
-        GradMA,
-        GradMAW,
-        GradMAS,
-    )
-}
+
+class Registry(Mapping[str, type[Algorithm]]):
+    """Algorithms by name, each ``module:Class`` of this package until somebody looks."""
+
+    def __init__(self, homes: dict[str, str]) -> None:
+        self._homes = homes
+        self._found: dict[str, type[Algorithm]] = {}
+
+    def __getitem__(self, name: str) -> type[Algorithm]:
+        if name not in self._found:
+            module, _, cls = self._homes[name].partition(":")
+            self._found[name] = getattr(importlib.import_module(f"fedkeel.algorithms.{module}"), cls)
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._homes
+
+
+ALGORITHMS = Registry(
+    {
+        "fedavg": "fedavg:FedAvg",
+        "fedprox": "fedprox:FedProx",
+        "scaffold": "scaffold:Scaffold",
+        "feddyn": "feddyn:FedDyn",
+        "feddc": "feddc:FedDC",
+        "fedavgm": "fedavgm:FedAvgM",
+        "centralised": "centralised:Centralised",
+        "slowmo": "slowmo:SlowMo",
+        "fedadam": "fedopt:FedAdam",
+        "fedyogi": "fedopt:FedYogi",
+        "fedadagrad": "fedopt:FedAdagrad",
+        "fednova": "fednova:FedNova",
+        "fedproxm": "fedproxm:FedProxM",
+        "mifa": "mifa:Mifa",
+        "mifam": "mifam:MifaM",
+        "mimelite": "mimelite:MimeLite",
+        "vrlsgd": "vrlsgd:VrlSgd",
+        "fedpvr": "fedpvr:FedPvr",
+        "moon": "moon:Moon",
+        "moonm": "moonm:MoonM",
+        "fedmlb": "fedmlb:FedMLB",
+        "fedmlbm": "fedmlbm:FedMLBM",
+        "fedreg": "fedreg:FedReg",
+        "fedbn": "fedbn:FedBN",
+        "fedgvr": "fedgvr:FedGVR",
+        "fedgm": "fedgm:FedGM",
+        "fedgvrgm": "fedgvrgm:FedGVRGM",
+        "fedveca": "fedveca:FedVeca",
+        "fedpmvr": "fedpmvr:FedPMVR",
+        "gradma": "gradma:GradMA",
+        "gradma_w": "gradma_w:GradMAW",
+        "gradma_s": "gradma_s:GradMAS",
+    }
+)
 
 
 def algorithm_class(name: str, allow_plugins: bool = False) -> type[Algorithm]:
@@ -99,7 +96,8 @@ def algorithm_class(name: str, allow_plugins: bool = False) -> type[Algorithm]:
 
 def is_registered(algorithm: Algorithm) -> bool:
     """Whether an algorithm is one of these as it stands here, and nothing derived from it or put into it."""
-    return type(algorithm) in ALGORITHMS.values() and vars(algorithm).keys() <= {"params"}
+    known = ALGORITHMS.get(str(getattr(algorithm, "name", "")))
+    return type(algorithm) is known and vars(algorithm).keys() <= {"params"}
 
 
 def make_algorithm(name: str, **params: Any) -> Algorithm:
