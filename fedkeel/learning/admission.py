@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedkeel.errors import ModelError, invalid
+from fedkeel.learning.copies import computed_names
 
 _EXACT = {torch.float32: 2**24, torch.float64: 2**53}
 """Up to here, these types hold every integer."""
@@ -34,7 +35,8 @@ def check_module(module: object, dtype: torch.dtype) -> None:
     if not sum(parameter.numel() for _, parameter in trained):
         raise ModelError(f"the model {type(module).__name__} has no trainable parameter; check requires_grad.")
     _check_gradient_hooks(trained)
-    _check_memory(trained, [*((n, p) for n, p in parameters if not p.requires_grad), *buffers])
+    frozen = [(name, parameter) for name, parameter in parameters if not parameter.requires_grad]
+    _check_memory(trained, [*frozen, *buffers, *_loose(module, {id(t) for _, t in [*parameters, *buffers]})])
     for name, buffer in buffers:
         check_exact(name, buffer, dtype)
 
@@ -59,6 +61,21 @@ def _inexact(name: str, dtype: torch.dtype) -> ModelError:
         f"the model's buffer {name!r} holds integers beyond {_EXACT[dtype]:,}, which {_text(dtype)} would round; "
         f"{instead}keep them in a plain attribute instead of a buffer."
     )
+
+
+def _loose(module: nn.Module, known: set[int]) -> Iterator[tuple[str, Tensor]]:
+    """Tensors that a module keeps as plain attributes, alone or in a list, and that are none of its own."""
+    for prefix, part in module.named_modules():
+        computed = computed_names(part)
+        for name, value in vars(part).items():
+            if name in ("_parameters", "_buffers", "_modules") or name in computed:
+                continue
+            several = (
+                value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+            )
+            for tensor in several:
+                if isinstance(tensor, Tensor) and id(tensor) not in known and tensor.layout == torch.strided:
+                    yield f"{prefix}.{name}".lstrip("."), tensor
 
 
 def _check_gradient_hooks(trained: Named) -> None:

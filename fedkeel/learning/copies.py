@@ -15,11 +15,9 @@ def copied(module: nn.Module) -> nn.Module:
     """A copy that shares nothing with the module."""
     computed: dict[int, Tensor] = {}
     for part in module.modules():
-        for hook in part._forward_pre_hooks.values():
-            if isinstance(hook, WeightNorm | SpectralNorm):
-                # Autograd's own results cannot be copied; this one is computed anew before every use.
-                weight = vars(part)[hook.name]
-                computed[id(weight)] = weight.detach().clone()
+        for name in computed_names(part):  # autograd's own results cannot be copied
+            weight = vars(part)[name]
+            computed[id(weight)] = weight.detach().clone()
     try:
         return copy.deepcopy(module, dict(computed))
     except Exception as error:
@@ -28,3 +26,9 @@ def copied(module: nn.Module) -> nn.Module:
             f"the model {type(module).__name__} cannot be copied ({reason}); it must be a module that "
             "copy.deepcopy copies, without open files, locks or results of earlier computations in it."
         ) from None
+
+
+def computed_names(part: nn.Module) -> list[str]:
+    """The attributes that old-style weight and spectral norm compute anew before every use."""
+    hooks = part._forward_pre_hooks.values()
+    return [hook.name for hook in hooks if isinstance(hook, WeightNorm | SpectralNorm)]

@@ -67,18 +67,23 @@ def complaint(case: zoo.Case, sentence: str) -> str:
 
 def torch_computes(case: zoo.Case) -> bool:
     """Whether the module works in plain torch; some combinations do not."""
-    x, y = torch.randn(SAMPLES, *case.shape), torch.zeros(SAMPLES, dtype=torch.long)
+    dtype = precision(case)
+    x, y = torch.randn(SAMPLES, *case.shape, dtype=dtype), torch.zeros(SAMPLES, dtype=torch.long)
     try:
         with case.around():
-            F.cross_entropy(fresh(case, torch.float32).train()(x), y).backward()
+            F.cross_entropy(fresh(case, dtype).train()(x), y).backward()
     except (RuntimeError, ValueError):
         return False
     return True
 
 
+def precision(case: zoo.Case) -> torch.dtype:
+    return torch.float64 if case.seed % 2 else torch.float32
+
+
 def compare(case: zoo.Case) -> list[str]:
     """Raise where a module's task differs from the module; give the notices."""
-    dtype = torch.float64 if case.seed % 2 else torch.float32
+    dtype = precision(case)
     close = 1e-8 if dtype == torch.float64 else 2e-3
     draw = torch.Generator().manual_seed(case.seed)
     x = torch.randn(CLIENTS, STEPS, SAMPLES, *case.shape, generator=draw, dtype=dtype)

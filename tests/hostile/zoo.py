@@ -686,5 +686,6 @@ def build(seed: int) -> Case:
             if changed is not None:
                 module = changed
                 twists.append(twist.__name__)
-    refused = base in REFUSED_BASES or bool(REFUSED_TWISTS.intersection(twists))
+    aliased = base == "listed" and "new_weight_norm" in twists  # the list then holds the memory of another parameter
+    refused = aliased or base in REFUSED_BASES or bool(REFUSED_TWISTS.intersection(twists))
     return Case(seed, base, twists, shape, refused, base == "dropout", module)

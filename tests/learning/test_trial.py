@@ -121,6 +121,14 @@ def test_what_no_vector_can_stand_for_is_refused(module: nn.Module, sentence: st
         Task(module)
 
 
+def test_another_name_for_a_parameters_memory_is_refused() -> None:
+    """Each step of torch's would move both; a copy moves one."""
+    module = nn.Linear(5, 3)
+    module.alias = [module.weight.data]  # type: ignore[assignment]
+    with pytest.raises(ModelError, match="'weight' and 'alias' overlap in memory"):
+        Task(module)
+
+
 def test_a_class_is_no_model() -> None:
     with pytest.raises(InputError, match=r"Net\(\) instead of Net"):
         Task(nn.Linear)  # type: ignore[arg-type]
