@@ -11,6 +11,7 @@ from docs.pages.data import EXAMPLE, FAMILIES, NOTES, RELATED, RESULTS, settings
 from docs.pages.measure import Amount, Measured, total
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import ALGORITHMS
+from fedkeel.papers import claims
 
 RESULTS_BEGIN, RESULTS_END = "<!-- results -->", "<!-- end of results -->"
 NEEDS = {
@@ -145,9 +146,7 @@ def _as_code(paragraph: str) -> str:
 
 def _parameters(algorithm: type[Algorithm]) -> str:
     rows = []
-    for name, info in algorithm.Params.model_fields.items():
-        if name == "mode":
-            continue
+    for name, info in algorithm.Params.listed().items():
         symbol, meaning = _symbol(info.description or "")
         rows.append([f"`{name}`", symbol, f"`{_value(info.default)}`", _allowed(info), meaning])
     if not rows:
@@ -247,9 +246,10 @@ def _laws(algorithm: type[Algorithm]) -> str:
 
 
 def _claims(algorithm: type[Algorithm]) -> str:
-    if not algorithm.claims:
+    published = claims(algorithm.name)
+    if not published:
         return ""
-    rows = [[claim.source, claim.setting, _with_unit(claim.value, claim.unit)] for claim in algorithm.claims]
+    rows = [[claim.source, claim.setting, _with_unit(claim.value, claim.unit)] for claim in published]
     return "## Published numbers\n\n" + table(["where", "setting", "value"], rows)
 
 

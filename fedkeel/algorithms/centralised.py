@@ -10,7 +10,7 @@ reports is one model each way; what really travels is the data, once.
 
 from __future__ import annotations
 
-from fedkeel.algorithms.contract import Algorithm, Claim, Paper, Problem, Round, Uploads
+from fedkeel.algorithms.contract import Algorithm, Paper, Problem, Round, Uploads
 from fedkeel.algorithms.state import State
 from fedkeel.errors import InputError
 
@@ -21,10 +21,6 @@ class Centralised(Algorithm):
     idea = "Plain SGD on the pooled data, with no federation at all."
     paper = Paper("A Stochastic Approximation Method", "Robbins and Monro", "Annals of Mathematical Statistics", 1951)
     needs = frozenset({"one_client"})
-    claims = (
-        Claim("FedVeca, Table I", "SVM, MNIST: accuracy", 86.87, "%"),
-        Claim("FedVeca, Table I", "SVM, MNIST: loss", 0.2206, "loss"),
-    )
 
     def server_init(self, problem: Problem) -> State:
         if problem.N != 1:

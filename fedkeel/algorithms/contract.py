@@ -16,13 +16,15 @@ A round runs through them in this order; everything an algorithm remembers stand
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
+from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from fedkeel.algorithms.state import Message as Message
@@ -31,7 +33,8 @@ from fedkeel.algorithms.validate import Settings, checked
 from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.layout import Layout
-from fedkeel.learning.loop import AfterStep, DenseSteps, Gradient, Sgd, Trained, train
+from fedkeel.learning.loop import AfterStep, Gradient, Sgd, Trained, train
+from fedkeel.learning.projected import Projection
 from fedkeel.learning.task import Batch, Task
 
 Mode = Literal["default", "literal", "code"]
@@ -50,6 +53,30 @@ class AlgorithmParams(Settings):
     def _preset(cls, given: Any) -> Any:
         mode = given.get("mode") if isinstance(given, dict) else None
         return cls.modes.get(mode, {}) | given if isinstance(mode, str) else given
+
+    @classmethod
+    def listed(cls) -> dict[str, FieldInfo]:
+        """The fields to show to people: the method's own first, then those that ask for another reading."""
+        shown = {name: info for name, info in cls.model_fields.items() if name != "mode"}
+        return dict(sorted(shown.items(), key=lambda item: item[0] in cls._readings()))
+
+    @property
+    def reads_otherwise(self) -> bool:
+        """Whether another reading of the paper than the default one is asked for."""
+        fields = type(self).model_fields
+        return any(getattr(self, name) != fields[name].default for name in self._readings())
+
+    @classmethod
+    def _readings(cls) -> list[str]:
+        return [name for name, info in cls.model_fields.items() if info.json_schema_extra == _READING]
+
+
+_READING: dict[str, Any] = {"reading": True}
+
+
+def reading(default: Any, description: str) -> Any:
+    """A field that asks for another reading of a paper than its default one: its print, its program, part of it."""
+    return Field(default, description=description, json_schema_extra=_READING)
 
 
 @dataclass(frozen=True)
@@ -74,16 +101,6 @@ class Law:
     other: str
     theirs: dict[str, Any] = field(default_factory=dict)
     needs: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A published number that an algorithm should reproduce: where it stands, what it is."""
-
-    source: str
-    setting: str
-    value: float
-    unit: str
 
 
 @dataclass(frozen=True)
@@ -247,7 +264,7 @@ class Local:
         gradient: Gradient | None = None,
         after_step: AfterStep | None = None,
         averaging: Averaging | None = None,
-        dense_steps: DenseSteps | None = None,
+        projection: Projection | None = None,
     ) -> Tensor:
         """Run the shared loop from ``start`` (default: the global model) and give the trained parameters [K, d]."""
         trained = train(
@@ -260,7 +277,8 @@ class Local:
             gradient,
             after_step,
             averaging,
-            dense_steps,
+            projection,
+            self.full_batches,
         )
         self.results.append(trained)
         return trained.y
@@ -303,7 +321,6 @@ class Algorithm:
     idea: ClassVar[str]
     """One sentence."""
     laws: ClassVar[tuple[Law, ...]] = ()
-    claims: ClassVar[tuple[Claim, ...]] = ()
     needs: ClassVar[frozenset[str]] = frozenset()
     """What the method cannot do without: ``full`` participation, ``equal_steps``, ``one_client``."""
     observes: ClassVar[bool] = False
@@ -312,12 +329,16 @@ class Algorithm:
     """Values of the server state in which NaN or inf means "not known"; everything else there must be finite."""
     buffers: ClassVar[str | None] = None
     """What must happen to BatchNorm statistics, where the method itself says so (overrides ``training.buffers``)."""
+    variant: ClassVar[str] = ""
+    """``module:Class``: the subclass that computes other readings of the paper, where there are any."""
 
     class Params(AlgorithmParams):
         """An algorithm without parameters of its own."""
 
     def __init__(self, params: AlgorithmParams | None = None, **fields: Any) -> None:
         self.params: Any = params if params is not None else checked(self.name, self.Params, fields)
+        if self.params.reads_otherwise and not issubclass(type(self), other := with_variant(type(self))):
+            self.__class__ = other
 
     def server_init(self, problem: Problem) -> State:
         return State(w=problem.w0)
@@ -362,3 +383,20 @@ class Algorithm:
     def personal(self, server: State, clients: State) -> Tensor | None:
         """The models [K, d] that K clients with these states would use, where they keep part of it to themselves."""
         return None
+
+
+def with_variant(cls: type[Algorithm]) -> type[Algorithm]:
+    """A class with the other readings of its paper, which stand below whatever a subclass of it defines."""
+    if not cls.variant:
+        return cls
+    module, _, name = cls.variant.partition(":")
+    variant: type[Algorithm] = getattr(importlib.import_module(module), name)
+    if issubclass(variant, cls):
+        return variant
+    if cls not in _SUBCLASSES:
+        _SUBCLASSES[cls] = type(cls.__name__, (cls, variant), {"__module__": cls.__module__})
+    return _SUBCLASSES[cls]
+
+
+_SUBCLASSES: dict[type[Algorithm], type[Algorithm]] = {}
+"""Classes derived from a paper's by others, with its other readings."""

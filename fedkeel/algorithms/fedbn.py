@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedkeel.algorithms.contract import Claim, Clients, Law, Local, Message, Paper, Problem, Round, Uploads
+from fedkeel.algorithms.contract import Clients, Law, Local, Message, Paper, Problem, Round, Uploads
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.server_steps import average, towards
 from fedkeel.algorithms.state import State
@@ -28,9 +28,6 @@ class FedBN(FedAvg):
         "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", "Li et al.", "ICLR", 2021
     )
     laws = (Law("FedBN of a model without normalisation is FedAvg", {}, "fedavg", needs=frozenset({"no_norm"})),)
-    claims = (
-        Claim("FedPMVR, Table 1", "CIFAR-10, CNN (no normalisation, so FedAvg), Dirichlet 0.1: accuracy", 51.84, "%"),
-    )
     buffers = "local"
 
     class Params(FedAvg.Params):

@@ -12,18 +12,16 @@ Without the linear term this is FedDyn. The server derives Δc_i from y_i, so up
 
 from __future__ import annotations
 
-from typing import Literal
-
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedkeel.algorithms import last_models
-from fedkeel.algorithms.contract import Algorithm, Claim, Clients, Law, Local, Message, Paper, Problem, Round, Uploads
+from fedkeel.algorithms.contract import Algorithm, Clients, Law, Local, Message, Paper, Problem, Round, Uploads
 from fedkeel.algorithms.corrections import pull, shift
 from fedkeel.algorithms.feddyn import relative_size
-from fedkeel.algorithms.server_steps import average, average_gap
+from fedkeel.algorithms.server_steps import average, control_gain
 from fedkeel.algorithms.state import State
+from fedkeel.algorithms.variants.readings import FedDCReadings
 from fedkeel.learning.correction import Correction
 
 
@@ -46,52 +44,19 @@ class FedDC(Algorithm):
             needs=frozenset({"equal_sizes"}),
         ),
     )
-    claims = (
-        Claim("Table 1", "MNIST, Dirichlet 0.3, 15 %: rounds to 98 %", 62, "rounds"),
-        Claim("Table 1", "MNIST, Dirichlet 0.6, 15 %: rounds to 98 %", 60, "rounds"),
-        Claim("Table 3", "MNIST, Dirichlet 0.3, 15 %: best accuracy", 98.40, "%"),
-    )
 
-    class Params(last_models.CandidateParams):
-        modes = {
-            # The print: no scaling by size, the last update itself as linear term, one data-weighted sum of y + h.
-            "literal": {
-                "alpha_scaled": False,
-                "c_scaled": False,
-                "g": "last_update",
-                "agg": "eq7",
-                "c_lr": "initial",
-                "c_steps": "common",
-            },
-            # The authors' program divides by the average client's steps and the learning rate of round 0.
-            "code": {"c_lr": "initial", "c_steps": "common"},
-        }
+    variant = "fedkeel.algorithms.variants.feddc:FedDCVariant"
+
+    class Params(FedDCReadings, last_models.CandidateParams):
         alpha: float = Field(
             0.1, ge=0, description="α, weight of the penalty ‖y + h − w‖²; 0.01 on CIFAR, 0.1 on MNIST"
-        )
-        linear: bool = Field(True, description="the SCAFFOLD-like linear term")
-        use_h: bool = Field(True, description="add the drift before averaging")
-        alpha_scaled: bool = Field(True, description="α_i = α/ω_i; false: α for everybody, as printed")
-        c_scaled: bool = Field(True, description="c/ω_i in the step and ω_i Δc_i in the mean of c")
-        g: Literal["recursion", "last_update"] = Field(
-            "recursion", description="the linear term: SCAFFOLD's or as printed"
-        )
-        agg: Literal["repo", "eq7"] = Field(
-            "repo", description="mean_S y + mean_N h, or Σ_S p_i (y_i + h_i) as printed"
-        )
-        c_lr: Literal["current", "initial"] = Field("current", description="learning rate in the update of c_i")
-        c_steps: Literal["true", "common"] = Field(
-            "true", description="steps in the update of c_i: K_i or the average's"
         )
         omega_min: float = Field(
             0.0, ge=0, description="floor on ω_i, against α/ω_i exploding for tiny clients; 0: off"
         )
-        traffic: Literal["min", "paper"] = Field(
-            "min", description="paper: Δc_i is uploaded although it can be derived"
-        )
 
     def server_init(self, problem: Problem) -> State:
-        drift = {"c": problem.zeros(), "h": problem.zeros(), "common_steps": problem.common_steps}
+        drift = {"c": problem.zeros(), "h": problem.zeros()}
         return State(w=problem.w0, **drift, **last_models.initial(self.params, problem))
 
     def client_init(self, problem: Problem) -> State:
@@ -101,62 +66,25 @@ class FedDC(Algorithm):
         return Message(w=server.w, c=server.c)
 
     def correction(self, local: Local) -> Correction:
+        """Pull y towards w − h_i, and replace the client's mean gradient by everybody's."""
         omega = relative_size(local.clients, self.params.omega_min)
-        penalty = pull(
-            self.params.alpha / omega if self.params.alpha_scaled else self.params.alpha,
-            towards=local.w - local.client.h,
-        )
-        if not self.params.linear:
-            return penalty
-        return penalty + shift(self._for_client(local.down.c, local.clients) - local.client.c)
+        penalty = pull(self.params.alpha / omega, towards=local.w - local.client.h)
+        return penalty + shift(local.down.c / omega - local.client.c)
 
     def finish(self, local: Local, y: Tensor) -> tuple[Message, State]:
-        travel = self._travel(local.travel, local.steps, local.problem.common_steps, local.round)
-        seen = (local.w - y) / travel
-        if self.params.g == "recursion":
-            c_new = local.client.c - self._for_client(local.down.c, local.clients) + seen
-        else:
-            c_new = seen
-        h_new = local.client.h + (y - local.w)
-        message = Message(y=y)
-        if self._uploads_c:
-            message = message.replace(delta_c=c_new - local.client.c)
-        if self.params.agg == "eq7":
-            message = message.replace(h=h_new)
-        return message, local.client.replace(h=h_new, c=c_new)
+        omega = relative_size(local.clients, self.params.omega_min)
+        c = local.client.c - local.down.c / omega + (local.w - y) / local.travel
+        return Message(y=y), local.client.replace(h=local.client.h + (y - local.w), c=c)
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         clients, y = uploads.clients, uploads.y
         theta = average(y, clients.uniform)
         h = server.h + (theta - server.w) * (clients.S / clients.N)
-        if self.params.agg == "eq7":
-            w = average(y + uploads.h, clients.p)
-        else:
-            w = theta + h if self.params.use_h else theta
-        omega = (
-            relative_size(clients, self.params.omega_min) if self.params.c_scaled else torch.ones_like(clients.omega)
-        )
-        if self._uploads_c:
-            change = average(uploads.delta_c, clients.uniform * omega.squeeze(1))
-        else:  # Σ_S ω_i Δc_i/S with Δc_i = (w − y_i)/(K_i η) − c/ω_i, without forming each
-            travel = self._travel(uploads.travel, uploads.steps, server.common_steps, round)
-            change = average_gap(server.w, y, clients.uniform * (omega / travel).squeeze(1)) - server.c
-        c = server.c + change * (clients.S / clients.N)
-        return server.replace(w=w, c=c, h=h, **last_models.renewed(server, uploads, theta))
+        # ω_i Δc_i = ω_i (w − y_i)/(K_i η) − c
+        omega = relative_size(clients, self.params.omega_min)
+        gain = control_gain(server.w, y, clients.uniform * (omega / uploads.travel).squeeze(1), server.c)
+        c = server.c + gain * (clients.S / clients.N)
+        return server.replace(w=theta + h, c=c, h=h, **last_models.renewed(server, uploads, theta))
 
     def candidates(self, server: State) -> dict[str, Tensor]:
         return last_models.candidates(self.params, server)
-
-    @property
-    def _uploads_c(self) -> bool:
-        return bool(self.params.g == "last_update" or self.params.traffic == "paper")
-
-    def _for_client(self, c: Tensor, clients: Clients) -> Tensor:
-        """c as a client of its size uses it [K, d]."""
-        return c / relative_size(clients, self.params.omega_min) if self.params.c_scaled else c
-
-    def _travel(self, travel: Tensor, steps: Tensor, common_steps: int, round: Round) -> Tensor:
-        """K_i·η_t, or what a mode puts in place of either factor [K, 1]."""
-        if self.params.c_steps == "common":
-            travel = travel * (common_steps / steps.to(travel.dtype)).unsqueeze(1)
-        return travel * (round.lr0 / round.lr) if self.params.c_lr == "initial" else travel

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkeel.algorithms.contract import Claim, Law, Local, Message, Paper
+from fedkeel.algorithms.contract import Law, Local, Message, Paper
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.objectives import cuts, mean, supervised
 from fedkeel.algorithms.state import State
@@ -37,10 +37,6 @@ class FedMLB(FedAvg):
             "fedavg",
             needs=frozenset({"stages"}),
         ),
-    )
-    claims: ClassVar[tuple[Claim, ...]] = (
-        Claim("GradMA, Table 1", "MNIST, 100 clients, 10 a round, ω = 1: best accuracy", 98.31, "%"),
-        Claim("GradMA, Table 1", "MNIST, 100 clients, 10 a round, ω = 0.01: best accuracy", 54.53, "%"),
     )
 
     class Params(FedAvg.Params):

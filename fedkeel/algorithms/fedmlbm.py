@@ -8,7 +8,7 @@ GradMA's own version is not published.
 
 from __future__ import annotations
 
-from fedkeel.algorithms.contract import Claim, Law, Paper
+from fedkeel.algorithms.contract import Law, Paper
 from fedkeel.algorithms.fedmlb import FedMLB
 from fedkeel.algorithms.server_momentum import MomentumParams, ServerMomentum
 
@@ -32,7 +32,6 @@ class FedMLBM(ServerMomentum, FedMLB):
             needs=frozenset({"stages"}),
         ),
     )
-    claims = (Claim("GradMA, Table 1", "MNIST, 100 clients, 10 a round, ω = 0.01: best accuracy", 61.12, "%"),)
 
     class Params(MomentumParams, FedMLB.Params):
         pass

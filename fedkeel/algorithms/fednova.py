@@ -21,7 +21,6 @@ from torch import Tensor
 from fedkeel.algorithms.contract import (
     Algorithm,
     AlgorithmParams,
-    Claim,
     Law,
     Local,
     Message,
@@ -56,10 +55,6 @@ class FedNova(Algorithm):
             {"mu": 0.1},
             needs=frozenset({"equal_steps"}),
         ),
-    )
-    claims = (
-        Claim("FedVeca, Table I", "SVM, MNIST, Case 3, 100 rounds: accuracy", 85.32, "%"),
-        Claim("FedVeca, Table I", "SVM, MNIST, Case 3, 100 rounds: loss", 0.2344, "loss"),
     )
 
     class Params(AlgorithmParams):

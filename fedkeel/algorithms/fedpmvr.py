@@ -18,15 +18,12 @@ program describe five more, which train as FedAvg does and then correct y_P:
 
 from __future__ import annotations
 
-from typing import Literal
-
-import torch
 from pydantic import Field
-from torch import Tensor
 
-from fedkeel.algorithms.contract import Claim, Law, Local, Message, Paper, Problem
+from fedkeel.algorithms.contract import Law, Local, Message, Paper, Problem
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.state import State
+from fedkeel.algorithms.variants.readings import FedPMVRReadings
 from fedkeel.learning.averaging import Averaging
 
 
@@ -53,24 +50,12 @@ class FedPMVR(FedAvg):
             {"eta_g": 0.7},
         ),
     )
-    claims = (
-        Claim("Table 1", "CIFAR-10, CNN, 10 clients, Dirichlet 0.1: best accuracy", 51.86, "%"),
-        Claim("Table 1", "MNIST, LeNet, 10 clients, Dirichlet 0.1: best accuracy", 97.86, "%"),
-        Claim("Table 1", "Fashion-MNIST, LeNet, 10 clients, Dirichlet 0.1: best accuracy", 83.18, "%"),
-        Claim("Table 2", "MNIST, LeNet, 10 clients, Dirichlet 0.1: rounds to FedAvg's best", 50, "rounds"),
-    )
 
-    class Params(FedAvg.Params):
-        modes = {
-            "literal": {"variant": "alg1", "weights": "uniform"},
-            # The program's test on a list index is never true; it would name the last layer only.
-            "code": {"variant": "repo_dead", "weights": "uniform", "mask": "last1"},
-        }
+    variant = "fedkeel.algorithms.variants.fedpmvr:FedPMVRVariant"
+
+    class Params(FedPMVRReadings, FedAvg.Params):
         alpha: float = Field(
             0.1, ge=0, le=1, description="α, weight of the past in m; the paper: near 0, its grid 0.001 to 0.8"
-        )
-        variant: Literal["shrink", "ema", "alg1", "step", "repo", "repo_dead"] = Field(
-            "step", description="which of the paper's descriptions; see the box"
         )
         mask: str = Field(
             "last2", description="P, the corrected layers: all, none, conv, linear, norm, last1, last2, … or layer:NAME"
@@ -78,41 +63,13 @@ class FedPMVR(FedAvg):
         keep: bool = Field(False, description="step: keep m between rounds instead of starting from 0")
 
     def client_init(self, problem: Problem) -> State:
-        """m on the corrected coordinates only [v], for the variants that remember it."""
-        if self.params.variant in ("ema", "repo") or (self.params.variant == "step" and self.params.keep):
-            return State(m=problem.w0.new_zeros(int(self._mask(problem).sum())))
-        self._mask(problem)  # a layer that does not exist is an error in every variant, and before the first round
-        return State()
+        """m on the coordinates of P only [v], if it is kept between rounds."""
+        P = problem.layout.mask(self.params.mask)
+        return State(m=problem.w0.new_zeros(int(P.sum()))) if self.params.keep else State()
 
     def local_round(self, local: Local) -> tuple[Message, State]:
-        if self.params.variant == "step":
-            return self._train_with_steps(local)
-        return self.finish(local, local.train())
-
-    def finish(self, local: Local, y: Tensor) -> tuple[Message, State]:
-        P, alpha, variant = self._mask(local.problem), self.params.alpha, self.params.variant
-        if variant == "repo_dead":
-            return Message(y=y), local.client
-        if variant == "alg1":
-            # One gradient at the trained model serves both parts: an extra step, also outside P.
-            rate = torch.full_like(y[0], local.round.lr).masked_fill(P, alpha)
-            return Message(y=y - rate * local.full_gradient(y)), local.client
-        m = alpha * (y - local.w)[:, P]
-        if variant == "ema":
-            m = m + (1 - alpha) * local.client.m
-        elif variant == "repo":
-            m = m + local.client.m
-        corrected = y.clone()
-        corrected[:, P] -= m
-        return Message(y=corrected), local.client if variant == "shrink" else local.client.replace(m=m)
-
-    def _train_with_steps(self, local: Local) -> tuple[Message, State]:
-        """``step``: an average of past gradients takes the gradient's place on P, at every local step."""
         P = local.problem.layout.slices(self.params.mask)
         size = sum(part.stop - part.start for part in P)
         m = local.client.m.clone() if self.params.keep else local.w.new_zeros(len(local.w), size)
         y = local.train(averaging=Averaging(P, self.params.alpha, m))
-        return Message(y=y), local.client.replace(m=m) if self.params.keep else local.client
-
-    def _mask(self, problem: Problem) -> Tensor:
-        return problem.layout.mask(self.params.mask)
+        return Message(y=y), State(m=m) if self.params.keep else State()

@@ -8,7 +8,7 @@ The spring of FedProx at the clients, the velocity of FedAvgM at the server.
 
 from __future__ import annotations
 
-from fedkeel.algorithms.contract import Claim, Law, Paper
+from fedkeel.algorithms.contract import Law, Paper
 from fedkeel.algorithms.fedprox import FedProx
 from fedkeel.algorithms.server_momentum import MomentumParams, ServerMomentum
 
@@ -26,10 +26,6 @@ class FedProxM(ServerMomentum, FedProx):
     laws = (
         Law("FedProxM(β = 0) is FedProx", {"beta": 0.0, "mu": 0.1}, "fedprox", {"mu": 0.1}),
         Law("FedProxM(μ = 0) is FedAvgM", {"beta": 0.7, "mu": 0.0}, "fedavgm", {"beta": 0.7}),
-    )
-    claims = (
-        Claim("GradMA, Table 1", "MNIST, Dirichlet 0.01, 10 of 100 clients: best accuracy", 54.50, "%"),
-        Claim("GradMA, Table 1", "MNIST, Dirichlet 0.1, 10 of 100 clients: best accuracy", 97.13, "%"),
     )
 
     class Params(MomentumParams, FedProx.Params):

@@ -21,7 +21,6 @@ from torch import Tensor
 from fedkeel.algorithms.contract import (
     Algorithm,
     AlgorithmParams,
-    Claim,
     Clients,
     Law,
     Local,
@@ -52,10 +51,6 @@ class FedPvr(Algorithm):
     laws = (
         Law("FedPVR of all layers is SCAFFOLD", {"mask": "all"}, "scaffold"),
         Law("FedPVR of no layer is FedAvg with equal weights", {"mask": "none"}, "fedavg", {"weights": "uniform"}),
-    )
-    claims = (
-        Claim("FedPMVR, Table 1", "MNIST, Dirichlet 0.1: accuracy", 97.34, "%"),
-        Claim("FedPMVR, Table 1", "CIFAR-10, CNN, Dirichlet 0.1: accuracy", 47.04, "%"),
     )
 
     class Params(AlgorithmParams):

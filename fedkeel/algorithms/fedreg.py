@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from fedkeel.algorithms.contract import Claim, Local, Message, Paper
+from fedkeel.algorithms.contract import Local, Message, Paper
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.objectives import mean
 from fedkeel.algorithms.state import State
@@ -47,10 +47,6 @@ class FedReg(FedAvg):
     idea = "Local steps must not raise the loss on pseudo data that stand for what the global model knows."
     paper = Paper(
         "Acceleration of Federated Learning with Alleviated Forgetting in Local Training", "Xu et al.", "ICLR", 2022
-    )
-    claims = (
-        Claim("FedGVRGM, Table III", "MNIST, Dirichlet 0.5: rounds to training loss 0.35", 34, "rounds"),
-        Claim("FedGVRGM, Table III", "CIFAR-10, Dirichlet 0.5: rounds to training loss 0.8", 129, "rounds"),
     )
 
     class Params(FedAvg.Params):

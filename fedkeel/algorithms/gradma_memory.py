@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.contract import Problem
-from fedkeel.algorithms.projection import Blocks, bounds_of
 from fedkeel.algorithms.state import Rows, State
+from fedkeel.learning.projection import Blocks, bounds_of
 
 UNKNOWN = frozenset({"gram"})
 """Values of the server state in which inf means "not known"."""

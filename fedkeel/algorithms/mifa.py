@@ -21,7 +21,6 @@ from torch import Tensor
 from fedkeel.algorithms.contract import (
     Algorithm,
     AlgorithmParams,
-    Claim,
     Clients,
     Law,
     Message,
@@ -48,10 +47,6 @@ class Mifa(Algorithm):
             {"weights": "uniform"},
             needs=frozenset({"full"}),
         ),
-    )
-    claims = (
-        Claim("GradMA, Table 1", "MNIST, Dirichlet 0.01, 10 of 100 clients: best accuracy", 66.92, "%"),
-        Claim("GradMA, Table 1", "MNIST, Dirichlet 0.1, 10 of 100 clients: best accuracy", 96.88, "%"),
     )
 
     class Params(AlgorithmParams):

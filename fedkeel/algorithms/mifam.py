@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fedkeel.algorithms.contract import Claim, Law, Paper
+from fedkeel.algorithms.contract import Law, Paper
 from fedkeel.algorithms.mifa import Mifa
 from fedkeel.algorithms.server_momentum import MomentumParams, ServerMomentum
 
@@ -34,10 +34,6 @@ class MifaM(ServerMomentum, Mifa):
             {"beta": 0.7, "weights": "uniform"},
             needs=frozenset({"full"}),
         ),
-    )
-    claims = (
-        Claim("GradMA, Table 1", "MNIST, Dirichlet 0.01, 10 of 100 clients: best accuracy", 67.15, "%"),
-        Claim("GradMA, Table 1", "MNIST, Dirichlet 0.1, 10 of 100 clients: best accuracy", 96.90, "%"),
     )
 
     class Params(MomentumParams, Mifa.Params):

@@ -17,7 +17,6 @@ from torch import Tensor
 from fedkeel.algorithms.contract import (
     Algorithm,
     AlgorithmParams,
-    Claim,
     Clients,
     Law,
     Local,
@@ -44,10 +43,6 @@ class MimeLite(Algorithm):
         2020,
     )
     laws = (Law("MimeLite(β = 0) is FedAvg", {"beta": 0.0, "eta_g": 1.0}, "fedavg"),)
-    claims = (
-        Claim("GradMA, Table 1", "CIFAR-10, Dirichlet 1, 10 of 100 clients: best accuracy", 77.98, "%"),
-        Claim("GradMA, Table 1", "MNIST, Dirichlet 0.1, 10 of 100 clients: best accuracy", 97.10, "%"),
-    )
 
     class Params(AlgorithmParams):
         modes = {"code": {"form": "fedjax", "eta_g": 1.0}}

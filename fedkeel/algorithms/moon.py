@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkeel.algorithms.contract import Claim, Law, Local, Message, Paper, Problem
+from fedkeel.algorithms.contract import Law, Local, Message, Paper, Problem
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.objectives import cuts, mean, supervised
 from fedkeel.algorithms.state import State
@@ -38,10 +38,6 @@ class Moon(FedAvg):
     paper = Paper("Model-Contrastive Federated Learning", "Li et al.", "CVPR", 2021)
     laws: ClassVar[tuple[Law, ...]] = (
         Law("MOON(μ = 0) is FedAvg of the same model", {"mu": 0.0}, "fedavg", needs=frozenset({"stages"})),
-    )
-    claims: ClassVar[tuple[Claim, ...]] = (
-        Claim("GradMA, Table 1", "MNIST, 100 clients, 10 a round, ω = 1: best accuracy", 98.18, "%"),
-        Claim("FedPMVR, Table 1", "CIFAR-10, CNN, 10 clients, Dirichlet 0.1: accuracy", 48.08, "%"),
     )
 
     class Params(FedAvg.Params):

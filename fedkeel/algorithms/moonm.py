@@ -8,7 +8,7 @@ GradMA's own version is not published; MOON's program has the dampened form v �
 
 from __future__ import annotations
 
-from fedkeel.algorithms.contract import Claim, Law, Paper
+from fedkeel.algorithms.contract import Law, Paper
 from fedkeel.algorithms.moon import Moon
 from fedkeel.algorithms.server_momentum import MomentumParams, ServerMomentum
 
@@ -27,7 +27,6 @@ class MoonM(ServerMomentum, Moon):
         Law("MOONM(β = 0) is MOON", {"beta": 0.0}, "moon", needs=frozenset({"stages"})),
         Law("MOONM(μ = 0) is FedAvgM", {"mu": 0.0}, "fedavgm", needs=frozenset({"stages"})),
     )
-    claims = (Claim("GradMA, Table 1", "MNIST, 100 clients, 10 a round, ω = 0.01: best accuracy", 62.53, "%"),)
 
     class Params(MomentumParams, Moon.Params):
         modes = {"code": Moon.Params.modes["code"] | {"dampened": True}}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedkeel import arguments
-from fedkeel.algorithms.contract import Algorithm
+from fedkeel.algorithms.contract import Algorithm, with_variant
 from fedkeel.errors import InputError, invalid, shown, unknown
 
 
@@ -63,8 +63,8 @@ ALGORITHMS = Registry(
         "fedmlbm": "fedmlbm:FedMLBM",
         "fedreg": "fedreg:FedReg",
         "fedbn": "fedbn:FedBN",
-        "fedgvr": "fedgvr:FedGVR",
-        "fedgm": "fedgm:FedGM",
+        "fedgvr": "fedgvrgm:FedGVR",
+        "fedgm": "fedgvrgm:FedGM",
         "fedgvrgm": "fedgvrgm:FedGVRGM",
         "fedveca": "fedveca:FedVeca",
         "fedpmvr": "fedpmvr:FedPMVR",
@@ -97,7 +97,9 @@ def algorithm_class(name: str, allow_plugins: bool = False) -> type[Algorithm]:
 def is_registered(algorithm: Algorithm) -> bool:
     """Whether an algorithm is one of these as it stands here, and nothing derived from it or put into it."""
     known = ALGORITHMS.get(str(getattr(algorithm, "name", "")))
-    return type(algorithm) is known and vars(algorithm).keys() <= {"params"}
+    if known is None:
+        return False
+    return type(algorithm) in (known, with_variant(known)) and vars(algorithm).keys() <= {"params"}
 
 
 def make_algorithm(name: str, **params: Any) -> Algorithm:

@@ -28,7 +28,7 @@ from fedkeel.algorithms.contract import (
     Uploads,
 )
 from fedkeel.algorithms.corrections import shift
-from fedkeel.algorithms.server_steps import average, average_gap, towards
+from fedkeel.algorithms.server_steps import average, control_gain, towards
 from fedkeel.algorithms.state import State
 from fedkeel.learning.correction import Correction
 
@@ -91,9 +91,9 @@ class Scaffold(Algorithm):
         shares = clients.uniform * clients.omega.squeeze(1) if self.params.c_scaled else clients.uniform
         if self._uploads_c:
             change = average(uploads.delta_c, shares)
-        else:  # the sum of what c_i⁺ − c_i would be, without forming each
-            seen = shares / self._travel(uploads.travel, round).squeeze(1)
-            change = average_gap(server.w, uploads.y, seen) - shares.sum() * server.c
+        else:
+            rates = shares / self._travel(uploads.travel, round).squeeze(1)
+            change = control_gain(server.w, uploads.y, rates, shares.sum() * server.c)
         c = server.c + change * (clients.S / clients.N)
         return server.replace(w=towards(server.w, mean, self.params.eta_g), c=c)
 

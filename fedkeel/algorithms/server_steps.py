@@ -24,6 +24,15 @@ def average_gap(w: Tensor, rows: Iterable[Tensor], weights: Tensor) -> Tensor:
     return weights.sum() * w - average(rows, weights)
 
 
+def control_gain(w: Tensor, rows: Iterable[Tensor], rates: Tensor, c: Tensor) -> Tensor:
+    """Σ_i s_i Δc_i, what the server's control variate gains from the models that clients upload, without forming each.
+
+    By option II of SCAFFOLD Δc_i = (w − y_i)/(K_i η) − c. Given are the rates s_i/(K_i η) [S] and the sum of all s_i c,
+    which is c itself [d] times the sum of the shares.
+    """
+    return average_gap(w, rows, rates) - c
+
+
 def gaps(w: Tensor, rows: Iterable[Tensor]) -> Iterator[Tensor]:
     """w − rows_i one by one; each is overwritten when the next comes, which spares new memory, and may be changed."""
     space = torch.empty_like(w)

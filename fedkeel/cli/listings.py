@@ -52,6 +52,7 @@ def _described(name: str) -> dict[str, Any]:
     import sys
 
     from fedkeel.algorithms.registry import algorithm_class
+    from fedkeel.papers import claims
 
     algorithm = algorithm_class(name, allow_plugins=True)
     text = sys.modules[algorithm.__module__].__doc__ or ""
@@ -62,8 +63,7 @@ def _described(name: str) -> dict[str, Any]:
             "allowed": _allowed(info),
             "meaning": info.description or "",
         }
-        for field, info in algorithm.Params.model_fields.items()
-        if field != "mode"
+        for field, info in algorithm.Params.listed().items()
     ]
     paper = algorithm.paper
     return {
@@ -75,7 +75,7 @@ def _described(name: str) -> dict[str, Any]:
         "params": params,
         "modes": algorithm.Params.modes,
         "laws": [law.statement for law in algorithm.laws],
-        "claims": [f"{c.source}: {c.setting} = {c.value:g} {c.unit}" for c in algorithm.claims],
+        "claims": [f"{c.source}: {c.setting} = {c.value:g} {c.unit}" for c in claims(name)],
     }
 
 

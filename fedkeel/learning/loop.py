@@ -18,7 +18,7 @@ and after the last step, if the whole move is limited to D:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -28,7 +28,9 @@ from torch import Tensor
 from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.dense import AffinePull, DenseNet, Descent, mean_loss, minus_one_hot
-from fedkeel.learning.task import Batch, Task, stream
+from fedkeel.learning.kernels.projected import DenseWorker
+from fedkeel.learning.projected import Projection
+from fedkeel.learning.task import Batch, Task, positions, stream
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,6 @@ class Walk(Protocol):
         """The parameters after the steps so far [K, d]."""
 
 
-DenseSteps = Callable[[DenseNet, Sgd], Walk]
-
-
 @torch.no_grad()
 def train(
     task: Task,
@@ -100,20 +99,27 @@ def train(
     gradient: Gradient | None = None,
     after_step: AfterStep | None = None,
     averaging: Averaging | None = None,
-    dense_steps: DenseSteps | None = None,
+    projection: Projection | None = None,
+    all_samples: Callable[[], Sequence[Batch]] | None = None,
 ) -> Trained:
     """Train K clients from parameters y [K, d] and buffers b [K, m] over their batches.
 
-    An algorithm with a ``gradient`` of its own may say how it takes the same steps faster on a dense network.
+    ``gradient`` or ``projection`` replaces the gradient. ``all_samples`` makes all of the clients' samples in one pass,
+    in case that something can be computed of them beforehand.
     """
     start = y
-    if task.dense is not None and after_step is None and _folds(task.dense, sgd, correction, averaging):
-        if gradient is None:
+    if gradient is not None and projection is not None:
+        raise ValueError("a step follows a gradient of its own or a projected one, not both")
+    if task.dense is not None and after_step is None and gradient is None:
+        if projection is None and _folds(task.dense, sgd, correction, averaging):
             y = y.clone()
             descent = Descent(task.dense, y, sgd.lr, _folded(sgd, correction or Correction(), y), averaging)
             return _limited(_walked(task.dense, descent, b, batches), start, sgd.max_move)
-        if dense_steps is not None:
-            return _limited(_walked(task.dense, dense_steps(task.dense, sgd), b, batches), start, sgd.max_move)
+        if projection is not None and _projects(sgd, correction, averaging, projection):
+            worker = DenseWorker(task.dense, projection, start, sgd.lr, positions(batches), all_samples)
+            return _limited(_walked(task.dense, worker, b, batches), start, sgd.max_move)
+    if projection is not None:
+        gradient = projection.gradients(task, start)
     y = y.clone()
     workspace = torch.empty_like(y)
     changes_q = averaging is not None or correction is not None or sgd.clip is not None or bool(sgd.weight_decay)
@@ -166,6 +172,12 @@ def _folds(net: DenseNet, sgd: Sgd, correction: Correction | None, averaging: Av
     """Whether a step is y ← factor·y + offset − η·q with q = ∇ or m: nothing depends on the size of the gradient."""
     affine = sgd.clip is None and not sgd.has_momentum and (correction is None or correction.when is None)
     return affine and (averaging is None or net.can_average(averaging))
+
+
+def _projects(sgd: Sgd, correction: Correction | None, averaging: Averaging | None, projection: Projection) -> bool:
+    """Whether a step is y ← y − η·QP(g, G) and nothing else."""
+    plain = sgd.clip is None and not sgd.has_momentum and not sgd.weight_decay
+    return plain and correction is None and averaging is None and projection.decay is None and bool(projection.rows)
 
 
 def _walked(net: DenseNet, steps: Walk, b: Tensor, batches: Iterable[Batch]) -> Trained:

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from fedkeel.algorithms.fedveca import FedVeca, step_quotient, usable
+from fedkeel.algorithms.variants.fedveca import FedVecaVariant
 from fedkeel.errors import InputError
 from tests.algorithms.least_squares import record_of_round, simulation, states
 
@@ -138,9 +139,10 @@ def test_absent_clients_keep_their_steps() -> None:
 def test_alpha_is_capped_once_L_is_known() -> None:
     """0.999·2·2/10 = 0.3996; without L the configured α."""
     A = torch.tensor([10.0, 20.0])
-    assert FedVeca(alpha_cap=True).alpha(A, 2.0) == pytest.approx(0.3996)
-    assert FedVeca(alpha_cap=True).alpha(A, math.nan) == 0.95
-    assert FedVeca().alpha(A, 2.0) == 0.95
+    algorithm = FedVeca(alpha_cap=True)
+    assert isinstance(algorithm, FedVecaVariant)
+    assert algorithm.alpha(A, 2.0) == pytest.approx(0.3996)
+    assert algorithm.alpha(A, math.nan) == 0.95
 
 
 def test_useless_A_is_replaced_by_the_largest_proper_one() -> None:

@@ -12,7 +12,6 @@ from torch import nn
 
 from fedkeel.algorithms import gradma_memory as memory
 from fedkeel.algorithms.contract import Problem
-from fedkeel.algorithms.projection import project
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.algorithms.state import State
 from fedkeel.check import rounds as after
@@ -20,6 +19,7 @@ from fedkeel.check import tiny_federation
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import DivergedError, InputError
+from fedkeel.learning.projection import project
 from fedkeel.learning.task import Task
 from tests.algorithms.quadratic import Point, path, rounds, simulation
 

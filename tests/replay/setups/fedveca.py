@@ -35,6 +35,10 @@ def _from_A(value: Any) -> Reader:
     return read
 
 
+def _alpha(algorithm: Any, A: Tensor, L: float) -> float:
+    return float(algorithm.alpha(A, L) if algorithm.params.alpha_cap else algorithm.params.alpha)
+
+
 def _directions(replay: Replay) -> list[Tensor]:
     """G_i of each round's cohort [S, d]."""
     out = []
@@ -87,7 +91,7 @@ def _delta(replay: Replay) -> np.ndarray:
 READERS: dict[str, Reader] = {
     "tau": lambda replay: replay.server("tau"),
     "tau_bar": _after("tau_bar"),
-    "tau_ratio": _from_A(lambda algorithm, A, L: step_quotient(A, algorithm.alpha(A, L))),
+    "tau_ratio": _from_A(lambda algorithm, A, L: step_quotient(A, _alpha(algorithm, A, L))),
     "beta": _after("beta"),
     "delta": _delta,
     "A": _after("A"),

@@ -9,11 +9,11 @@ from unittest import mock
 import numpy as np
 import torch
 
-from fedkeel.algorithms import projection
 from fedkeel.algorithms.registry import algorithm_class, make_algorithm
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import State
 from fedkeel.engine.client import train_one
+from fedkeel.learning import projection
 from tests.replay.run import Reader, Replay, Setup
 from tests.replay.setups.common import keep, work
 from tests.replay.trace import Trace

@@ -1,8 +1,9 @@
-"""GradMA's workers on dense networks against the same steps with every gradient written."""
+"""Projected steps of dense networks against the same steps with every gradient written, as GradMA takes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import combinations
 from typing import Any
 from unittest import mock
@@ -11,14 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkeel.algorithms import gradma, gradma_dense
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.check import rounds as after
 from fedkeel.check import tiny_federation
 from fedkeel.engine.choice import make_executor
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import Simulation
-from fedkeel.learning.task import Task
+from fedkeel.learning import loop
+from fedkeel.learning.kernels import projected
+from fedkeel.learning.task import Batch, Task
 
 MODELS: dict[str, Callable[[], list[nn.Module]]] = {
     "one layer": lambda: [nn.Linear(6, 3)],
@@ -38,14 +40,11 @@ def trained(model: str, dense: bool, executor: str = "serial", epochs: int = 3, 
         Training(epochs=epochs, batch_size=4, lr=0.5),
         executor=make_executor(executor, 1),
     )
-    walks = mock.Mock(wraps=gradma_dense.DenseWorker)
-    with mock.patch.object(gradma, "DenseWorker", walks):
-        if dense:
-            end: Tensor = after(run, 4).server.w
-        else:
-            train = gradma.Local.train
-            with mock.patch.object(gradma.Local, "train", lambda *a, dense_steps, **k: train(*a, **k)):
-                end = after(run, 4).server.w
+    with (
+        mock.patch.object(loop, "DenseWorker", wraps=projected.DenseWorker) as walks,
+        nullcontext() if dense else mock.patch.object(loop, "_projects", return_value=False),
+    ):
+        end: Tensor = after(run, 4).server.w
     assert walks.called == dense
     return end
 
@@ -73,8 +72,8 @@ def test_whoever_computes_and_whether_samples_come_again(executor: str) -> None:
     """
     for epochs in (1, 3):
         with (
-            mock.patch.object(gradma_dense, "KnownStart", wraps=gradma_dense.KnownStart) as known,
-            mock.patch.object(gradma_dense, "AnyStart", wraps=gradma_dense.AnyStart) as computed,
+            mock.patch.object(projected, "KnownStart", wraps=projected.KnownStart) as known,
+            mock.patch.object(projected, "AnyStart", wraps=projected.AnyStart) as computed,
         ):
             ours = trained("three layers", True, executor, epochs)
         assert known.called == (epochs == 3)
@@ -89,11 +88,11 @@ def test_what_is_known_of_the_start_is_what_would_be_computed() -> None:
     assert task.dense is not None
     x, samples = task.w0.unsqueeze(0), torch.randn(1, 11, 6, dtype=torch.float64)
     y, rows, share = torch.randint(0, 3, (1, 11)), torch.tensor([4, 0, 10]), torch.tensor([[0.5, 0.2, 0.3]]).double()
-    hot = gradma_dense.minus_one_hot(y[:, rows], 3, torch.float64)
-    parts = [gradma_dense.Batch(samples[:, :5], y[:, :5]), gradma_dense.Batch(samples[:, 5:], y[:, 5:])]
-    with mock.patch.object(gradma_dense, "AT_ONCE", 4):
-        known = gradma_dense.KnownStart(task.dense, x, parts, [rows]).of(samples[:, rows], hot, share, 0)
-    computed = gradma_dense.AnyStart(task.dense, x).of(samples[:, rows], hot, share, 0)
+    hot = projected.minus_one_hot(y[:, rows], 3, torch.float64)
+    parts = [Batch(samples[:, :5], y[:, :5]), Batch(samples[:, 5:], y[:, 5:])]
+    with mock.patch.object(projected, "AT_ONCE", 4):
+        known = projected.KnownStart(task.dense, x, parts, [rows]).of(samples[:, rows], hot, share, 0)
+    computed = projected.AnyStart(task.dense, x).of(samples[:, rows], hot, share, 0)
     for own, other in zip(
         [known.first, *known.inputs, *known.errors], [computed.first, *computed.inputs, *computed.errors], strict=True
     ):

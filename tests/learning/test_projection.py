@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 from torch import Tensor
 
-from fedkeel.algorithms.projection import bounds_of, dots, inner, project, project_few, rounding
+from fedkeel.learning.projection import bounds_of, dots, inner, project, project_few, rounding
 from fedkeel.learning.task import Task
 from tests.algorithms.quadratic import Point
 

@@ -1,4 +1,4 @@
-"""Algorithm 2 of GradMA for dense networks: the same steps with less work than three gradients are.
+"""Projected steps (``projected``) of dense networks: the same steps with less work than three gradients are.
 
 All gradients of a step are of the same minibatch X [B, in]. In the first layer, mostly by far the largest, each is
 ∇_p = E_pᵀ X, with the derivatives E_p [B, out] by what the layer gives, and nothing larger than these is needed:
@@ -23,8 +23,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms import projection
+from fedkeel.learning import projection
 from fedkeel.learning.dense import DenseNet, Parameters, minus_one_hot
+from fedkeel.learning.projected import Projection
 from fedkeel.learning.task import Batch, again
 
 TABLE_BYTES = 1 << 26
@@ -97,10 +98,10 @@ class KnownStart:
 
 
 def start_of(
-    net: DenseNet, x: Tensor, all_samples: Callable[[], Sequence[Batch]], positions: Sequence[Tensor] | None
+    net: DenseNet, x: Tensor, all_samples: Callable[[], Sequence[Batch]] | None, positions: Sequence[Tensor] | None
 ) -> Start:
     """x [K, d], of which all is computed beforehand if that is less work."""
-    if positions is None:
+    if positions is None or all_samples is None:
         return AnyStart(net, x)
     samples = all_samples()
     n, asked = sum(part.y.shape[1] for part in samples), sum(map(len, positions))
@@ -134,22 +135,22 @@ class Last(NamedTuple):
 
 
 class DenseWorker:
-    """The steps of K workers who start from x [K, d] and had been at ``x_before`` [K, d]."""
+    """The steps of K clients from x [K, d]."""
 
     def __init__(
         self,
         net: DenseNet,
+        rule: Projection,
         x: Tensor,
-        x_before: Tensor,
-        start: Start,
-        rows: Sequence[str],
-        rho: float,
-        bounds: Tensor,
         lr: float,
+        positions: Sequence[Tensor] | None,
+        all_samples: Callable[[], Sequence[Batch]] | None,
     ) -> None:
-        self._net, self._x, self._start, self._rho, self._lr = net, x, start, rho, lr
+        rows, x_before = rule.rows, rule.before
+        self._net, self._x, self._rho, self._lr = net, x, rule.rho, lr
+        self._start = start_of(net, x, all_samples, positions)
         self._first = net.layers[0]
-        self._blocks = [Block.between(*edges, self._first.weight) for edges in pairwise(bounds.tolist())]
+        self._blocks = [Block.between(*edges, self._first.weight) for edges in pairwise(rule.bounds.tolist())]
         self._others = [part for block in self._blocks for part in block.others]
         self._with_x, self._anchored = "global" in rows, "anchor" in rows
         # x_τ and, if it is remembered, x_{τ−1}, which change places: Δ, and the other layers' parameters.
