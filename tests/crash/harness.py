@@ -53,7 +53,7 @@ def experiment(algorithm: str, executor: str, rounds: int) -> config.Experiment:
         "algorithm": {"name": algorithm},
         "training": {"rounds": rounds, "participation": 0.4, "steps": 2, "batch_size": 20, "lr": 0.05},
         "evaluation": {"every": 5},
-        "run": {"executor": executor, "workers": 2, "checkpoint_every": 7},
+        "run": {"executor": executor, "workers": 2 if executor == "pool" else None, "checkpoint_every": 7},
     }
     return config.expand(table, [])[0]
 
