@@ -11,6 +11,7 @@ and ``widened``. Chains of simple layers go without autograd (``chain``).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -189,10 +190,11 @@ def widened(module: nn.Module) -> nn.Module:
     module is changed.
     """
     layers = layers_of(module) or []
+    uses = Counter(id(tensor) for layer in layers for tensor in layer.parameters())
     before: nn.Conv2d | None = None
     for layer in layers:
-        if sum(other is layer for other in layers) > 1 and isinstance(layer, nn.Conv2d):
-            before = None  # it would have to fit in two places
+        if type(layer) is nn.Conv2d and any(uses[id(tensor)] > 1 for tensor in layer.parameters()):
+            before = None  # the layer or a tensor of it would have to fit in two places
         elif type(layer) is nn.Conv2d and layer.groups == 1:
             if before is not None and before.out_channels % LANES and before.out_channels == layer.in_channels:
                 _widen(before, layer, -(-layer.in_channels // LANES) * LANES)

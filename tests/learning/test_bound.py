@@ -94,6 +94,19 @@ def test_pooling_before_relu_changes_no_bit() -> None:
     assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))
 
 
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_tied_convolutions_stay_tied(name: str) -> None:
+    """Widened one by one, they would be two tensors, of which one is trained."""
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Conv2d(3, 3, 3), nn.Conv2d(3, 3, 3), nn.Flatten(), nn.Linear(12, 4))
+    setattr(net[2], name, getattr(net[1], name))
+    wide = widened(copy.deepcopy(net))
+    assert getattr(wide[2], name) is getattr(wide[1], name)
+    task = Task(net, dtype=torch.float64)
+    batch = Batch(torch.randn(1, 5, 1, 8, 8, dtype=torch.float64), torch.randint(0, 4, (1, 5)))
+    g, _, _, g2, _, _ = gradients(task, task.w0[None].clone(), batch, True)
+    assert torch.allclose(g, g2, atol=1e-13)
+
+
 def test_widened_convolutions_compute_the_same() -> None:
     """Three channels between two convolutions become eight; outputs, gradients and the layout stay."""
     torch.manual_seed(0)
