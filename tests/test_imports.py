@@ -71,3 +71,8 @@ def test_no_pickle_is_ever_loaded() -> None:
         text = path.read_text(encoding="utf-8")
         for word in ("import pickle", "torch.load(", "allow_pickle=True", "import dill", "import joblib"):
             assert word not in text, f"{path.relative_to(PACKAGE)} has {word!r}"
+
+
+def test_scipy_waits_for_the_algorithms_that_need_it() -> None:
+    code = "import sys, fedkeel.api; fedkeel.make_algorithm('feddc'); sys.exit('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=False).returncode == 0

@@ -65,8 +65,10 @@ class Site:
         task, n = self.equipment.task, len(self.data.y)
         if call.clients.sizes.tolist() != [n]:
             raise DataError(f"client {self.client} has {n} samples, the server counts on {int(call.clients.sizes[0])}.")
-        if call.clients.dtype != task.dtype or call.b.shape != task.b0.shape:
-            raise ModelError(f"client {self.client} has another model than the server: precision or buffers differ.")
+        w = call.message.get("w", task.w0)
+        kinds = [(v.dtype, v.shape) if isinstance(v, Tensor) else None for v in (w, task.w0, call.b, task.b0)]
+        if call.clients.dtype != task.dtype or kinds[::2] != kinds[1::2]:
+            raise ModelError(f"client {self.client} has another model than the server: precision or size differs.")
         counted, first = int(call.counted[0]), self.equipment.first_state(call.clients.N, call.common_steps)
         own = self._remembered(counted, first)
         work = Work(

@@ -24,8 +24,7 @@ from tests.engine.far_side import CASES, FarSide, compared, differences, made, n
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_whatever_happens_on_the_way_the_bits_are_those_of_serial(name: str, tmp_path: Path) -> None:
-    weather = replace(CASES["everything"], from_scratch=False)
-    near, far, far_side = near_and_far(made(name), weather, tmp_path)
+    near, far, far_side = near_and_far(made(name), CASES["everything"], tmp_path)
     assert differences(near, rounds(near, 3), rounds(far, 3), far_side) == []
 
 
