@@ -69,6 +69,9 @@ class ProblemAtClient(Problem):
         for name, value in {"w0": w0, "layout": layout, "b0": b0, "common_steps": common_steps, "_N": N}.items():
             object.__setattr__(self, name, value)
 
+    def __repr__(self) -> str:
+        return f"ProblemAtClient(d={len(self.w0)}, N={self.N}, common_steps={self.common_steps})"
+
     @property
     def sizes(self) -> Tensor:
         raise InputError(

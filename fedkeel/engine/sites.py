@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedkeel.algorithms.state import PerClient, State, bytes_up
 from fedkeel.engine.client import Equipment, Work, answer
+from fedkeel.engine.devices import CPU
 from fedkeel.engine.exchange import Answers, Call, Fault, Model, Outcome, Question, gather
 from fedkeel.engine.randomness import Purpose, part_seeds
 from fedkeel.engine.rounds import Rounds, RunState
@@ -182,7 +183,7 @@ class Sites:
             known = replace(call, clients=replace(call.clients, sizes=sizes), steps=steps)
             states = {name: [zero] for name, zero in first.items()}
             work = Work(self.equipment, known, _Same(self._example), states, call.b.unsqueeze(0))
-            outcome = answer(work, [0])
+            outcome = answer(work.on(self.equipment.task.device), [0]).on(CPU)
             travels = self.equipment.buffer_rule in ("average", "uniform")
             self._rehearsed[key] = replace(
                 outcome, states=State(), buffers=outcome.buffers if travels else outcome.buffers[:, :0]

@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
-from fedkeel.algorithms.contract import Problem, Round, Uploads
+from fedkeel.algorithms.contract import Local, Problem, Round, Uploads
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.algorithms.state import Message, State
+from fedkeel.check import rounds, tiny_simulation
 from fedkeel.engine import server
 from fedkeel.engine.exchange import Answers, Outcome, Question
 from fedkeel.engine.schedule import RandomSchedule
 from fedkeel.engine.server import Server, ServerState, UnansweredError
 from fedkeel.engine.settings import Training
+from fedkeel.errors import InputError
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.task import Score
 
@@ -117,3 +120,18 @@ def test_losses_are_asked_of_the_cohort_and_must_come(silent: int | None) -> Non
             closed()
     (question,) = asked
     assert (question.ids, question.on, question.t, question.w.tolist()) == ((0, 1), "train", 0, [1.0])
+
+
+class Curious(FedAvg):
+    """Looks at what only the server knows."""
+
+    name = "curious"
+
+    def finish(self, local: Local, y: Tensor) -> tuple[Message, State]:
+        assert local.problem.N == 5
+        return Message(y=y * local.problem.sizes.sum()), local.client
+
+
+def test_a_client_is_not_told_how_many_samples_others_have() -> None:
+    with pytest.raises(InputError, match="a client does not know how many samples others have"):
+        rounds(tiny_simulation(Curious()), 1)
