@@ -100,9 +100,10 @@ def from_torch(train: Any, test: Any, classes: int | None = None, name: str = "o
         try:
             items = [data[i] for i in range(len(data))]
             pairs = [_pair(item, f"{name}.{part}[{i}]") for i, item in enumerate(items)]
-        except TypeError as error:
+        except (TypeError, LookupError) as error:
+            reason = f"there is no item {error}" if isinstance(error, LookupError) else error
             raise InputError(
-                f"{name}.{part} must have a length and items (x, y), but {error}: read streams into arrays first."
+                f"{name}.{part} must have a length and items (x, y), but {reason}: read streams into arrays first."
             ) from error
         labels = _stack([y for _, y in pairs], f"{name}.{part}.y")
         read.append((_stack([x for x, _ in pairs], f"{name}.{part}"), labels.reshape(len(pairs))))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedkeel.data import Federation, from_arrays, from_clients, from_flwr, from_hf, from_npz_folder, from_torch
+from fedkeel.data import Federation, Split, from_arrays, from_clients, from_flwr, from_hf, from_npz_folder, from_torch
 from fedkeel.errors import DataError, InputError
 
 X = np.arange(12, dtype=np.float64).reshape(6, 2)
@@ -184,3 +184,24 @@ def test_a_federated_data_set_of_flower() -> None:
     assert federation.dataset.train.x.tolist() == X.tolist()
     with pytest.raises(InputError, match=r"flwr\.split must be a split with a partitioner"):
         from_flwr(fds, split="other")
+
+
+def test_values_of_another_kind_are_told_by_their_names() -> None:
+    whole = from_arrays(X, Y, X, Y)
+    calls: list[tuple[Any, str]] = [
+        (lambda: whole.partition("dirichlet", 2, alpha=10**400), "partition.alpha must be"),
+        (lambda: whole.partition("dirichlet", 2, concentration=np.zeros(0)), "partition.concentration must be"),
+        (lambda: whole.partition(["iid"], 2), "partition.rule must be text"),  # type: ignore[arg-type]
+        (lambda: whole.partition("iid", 2).hold_out("half"), "data.validation must be a share"),  # type: ignore[arg-type]
+        (lambda: from_arrays(X, Y, X, Y, mean="ab"), "own.mean must be a list of finite numbers, got 'ab'"),
+        (lambda: from_arrays(X, Y, X, Y, class_names=3), "own.class_names must be a list of texts"),  # type: ignore[arg-type]
+        (lambda: from_arrays(torch.zeros(len(Y), 2, dtype=torch.bfloat16), Y, X, Y), "numpy cannot hold it"),
+        (lambda: from_clients(3), "own.clients must be a list of pairs"),  # type: ignore[arg-type]
+        (lambda: from_torch({1: 2}, []), "own.train must have a length and items (x, y), but there is no item 0"),
+        (lambda: Split([1], [2]), "split.x must be a numpy array, got 'list'"),  # type: ignore[arg-type]
+        (lambda: Federation(whole, [[0]], {}), "federation.clients must be a tuple of index arrays"),  # type: ignore[arg-type]
+    ]
+    for call, sentence in calls:
+        with pytest.raises(InputError) as caught:
+            call()
+        assert sentence in str(caught.value)

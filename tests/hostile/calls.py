@@ -207,7 +207,7 @@ def load_call(rng: random.Random, folder: Path) -> Input:
     """Data sets by name with odd options; nothing is downloaded."""
     name = rng.choice(("mnist5k", "synthetic_feddyn", "synthetic_fedprox", values.anything(rng)))
     base: dict[str, Any] = {"download": False}
-    if name == "synthetic_feddyn" or name == "synthetic_fedprox":
+    if isinstance(name, str) and name.startswith("synthetic"):
         base |= {"clients": 2}
     others = {
         "data_dir": [folder, str(folder), "absent"],
@@ -215,7 +215,7 @@ def load_call(rng: random.Random, folder: Path) -> Input:
         "augment": ["flip_crop_half", "flip", None],
         "subset_ok": [True],
         "seed": [0, 2**63, 2**64, -1, 1.5],
-        "clients": [1, 3, 10**9, 10**5, 2.5],
+        "clients": [1, 3, 10**9, 2.5],
         "alpha": [0.5, -1, 1e308],
         "beta": [0.5, -1, 1e308],
         "classes": [2, 1, 10**9],

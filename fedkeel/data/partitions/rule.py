@@ -33,6 +33,13 @@ class Param:
     allowed: str
     ok: Callable[[Any], bool]
 
+    def allows(self, value: Any) -> bool:
+        """Whether a value, of any kind, is allowed."""
+        try:
+            return bool(self.ok(value))
+        except (TypeError, ValueError, OverflowError):  # arrays, and whole numbers that no float can hold
+            return False
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -54,7 +61,7 @@ class Rule:
         values = {}
         for param in self.params:
             value = plain(given.get(param.name, param.default))
-            if not param.ok(value):
+            if not param.allows(value):
                 raise invalid(f"partition.{param.name}", param.allowed, value)
             values[param.name] = value
         return values
