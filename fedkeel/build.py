@@ -18,9 +18,10 @@ from fedkeel.engine.choice import make_executor
 from fedkeel.engine.devices import CPU
 from fedkeel.engine.randomness import Purpose, torch_seed
 from fedkeel.engine.simulation import Simulation
+from fedkeel.errors import invalid
 from fedkeel.learning import models
 from fedkeel.learning.drawing import keyed
-from fedkeel.learning.losses import Loss, cross_entropy
+from fedkeel.learning.losses import Loss, cross_entropy, for_targets
 from fedkeel.learning.task import Task
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -53,14 +54,17 @@ def make_task(
 
     Models by name are initialised from the seed; a module of your own keeps the weights it has.
     """
+    if dataset.is_real and loss is None:
+        hint = "nn.MSELoss() is usual for regression, nn.BCEWithLogitsLoss() for labels that are yes or no."
+        raise invalid("loss", f"given for {dataset.name}, whose targets are real numbers", None, hint)
     if isinstance(model, nn.Module):
-        return Task(model, loss or cross_entropy, dtype, device)
+        return Task(model, for_targets(loss or cross_entropy, dataset.train.y.ndim), dtype, device)
     if not isinstance(model, str):
         allowed = "a name of `fedkeel models` or a torch.nn.Module"
         raise arguments.not_an_instance("model", model, nn.Module, allowed)
     with keyed(torch_seed(seed, Purpose.WEIGHTS)):
-        module = models.build(model, dataset.input_shape, dataset.classes)
-    return Task(module, loss or models.spec(model).loss, dtype, device)
+        module = models.build(model, dataset.input_shape, dataset.outputs)
+    return Task(module, for_targets(loss or models.spec(model).loss, dataset.train.y.ndim), dtype, device)
 
 
 def make_simulation(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from fedkeel.errors import ModelError
@@ -18,7 +17,7 @@ def supervised(task: Task, outputs: Tensor, y: Tensor, batch: Batch) -> Tensor:
     """The plain loss of parameters y [d] whose outputs [B, ...] are known already."""
     value = mean(task.loss.per_sample(outputs, batch.y), batch)
     if task.loss.l2:
-        value = value + mean(torch.ones_like(batch.y, dtype=y.dtype), batch) * 0.5 * task.loss.l2 * y.square().sum()
+        value = value + mean(y.new_ones(len(batch.y)), batch) * 0.5 * task.loss.l2 * y.square().sum()
     return value
 
 

@@ -21,32 +21,41 @@ VALIDATION_STREAM = 0x76616C6964  # second half of the Philox key, so that no ot
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples and labels: ``x`` uint8 [n, C, H, W] for images or float32 [n, features, ...]; ``y`` int64 [n]."""
+    """Samples and targets.
+
+    ``x`` is uint8 [n, C, H, W] for images, float32 [n, features, ...] for numbers or int64 [n, ...] for tokens; ``y``
+    int64 [n] for labels, int64 [n, T, ...] for sequences of labels, or float32 [n, ...] for real numbers.
+    """
 
     x: Array
-    y: Indices
+    y: Array
 
     def __post_init__(self) -> None:
         for part, given in (("x", self.x), ("y", self.y)):
             arguments.instance(
                 f"split.{part}", given, np.ndarray, "a numpy array", "fedkeel.data.from_arrays makes one."
             )
-        if self.x.ndim < 2 or self.x.dtype not in (np.uint8, np.float32):
+        if self.x.ndim < 2 or self.x.dtype not in (np.uint8, np.float32, np.int64):
             raise invalid(
                 "split.x",
-                "a uint8 or float32 array [n, ...] with one row per sample",
+                "a uint8, float32 or (for tokens) int64 array [n, ...] with one row per sample",
                 f"{self.x.dtype} {list(self.x.shape)}",
                 "fedkeel.data.from_arrays converts other arrays.",
             )
-        if self.y.ndim != 1 or self.y.dtype != np.int64:
-            raise invalid("split.y", "an int64 vector of labels", f"{self.y.dtype} {list(self.y.shape)}")
+        if self.y.ndim < 1 or self.y.dtype not in (np.int64, np.float32):
+            allowed = "an int64 array of labels or a float32 array of real numbers"
+            raise invalid("split.y", allowed, f"{self.y.dtype} {list(self.y.shape)}")
         if len(self.x) != len(self.y):
             raise invalid("split.y", f"as long as split.x ({len(self.x)} samples)", len(self.y))
         if self.x.size == 0:
             raise invalid("split.x", "an array with at least one sample and one feature", list(self.x.shape))
-        if self.x.dtype == np.float32 and not np.isfinite(self.x).all():
-            row = int(np.flatnonzero(~np.isfinite(self.x).reshape(len(self.x), -1).all(axis=1))[0])
-            raise invalid("split.x", "finite numbers", f"NaN or infinity in sample {row}", "Clean or drop that sample.")
+        if self.y.size == 0:
+            raise invalid("split.y", "an array with at least one number for each sample", list(self.y.shape))
+        for part, values in (("x", self.x), ("y", self.y)):
+            if values.dtype == np.float32 and not np.isfinite(values).all():
+                row = int(np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))[0])
+                got, hint = f"NaN or infinity in sample {row}", "Clean or drop that sample."
+                raise invalid(f"split.{part}", "finite numbers", got, hint)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -54,10 +63,11 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A classification data set: training and test samples, what the classes are, and how inputs are normalised.
+    """A data set: training and test samples, what the classes are, and how inputs are normalised.
 
-    ``partition_labels`` int64 [n_train] replaces the labels where partition rules look at them (digits for an
-    even/odd task); ``note`` says what is unusual about this copy ("train subset: 20,000 of 50,000").
+    Targets that are real numbers have no ``classes`` (0). ``partition_labels`` int64 [n_train] replaces the labels
+    where partition rules look at them (digits for an even/odd task); ``note`` says what is unusual about this copy
+    ("train subset: 20,000 of 50,000").
     """
 
     name: str
@@ -76,7 +86,10 @@ class Dataset:
         for part in ("train", "test"):
             arguments.instance(f"{self.name}.{part}", getattr(self, part), Split, "a Split")
         arguments.instance(f"{self.name}.transform", self.transform, Transform, "a Transform")
-        arguments.whole(f"{self.name}.classes", self.classes, 1)
+        if self.train.y.dtype != self.test.y.dtype or self.train.y.shape[1:] != self.test.y.shape[1:]:
+            like, got = ([str(split.y.dtype), list(split.y.shape[1:])] for split in (self.train, self.test))
+            raise invalid(f"{self.name}.test targets", f"like those of the training samples, {like}", got)
+        arguments.whole(f"{self.name}.classes", self.classes, *((0, 0) if self.is_real else (1, None)))
         arguments.instance(f"{self.name}.class_names", self.class_names, tuple, "a tuple of names")
         if self.partition_labels is not None:
             arguments.instance(f"{self.name}.partition_labels", self.partition_labels, np.ndarray, "a numpy array")
@@ -88,8 +101,9 @@ class Dataset:
                 f"samples of the training shape {list(self.train.x.shape[1:])}",
                 list(self.test.x.shape[1:]),
             )
-        for part, split in (("train", self.train), ("test", self.test)):
-            low, high = int(split.y.min()), int(split.y.max())
+        for part, split in () if self.is_real else (("train", self.train), ("test", self.test)):
+            # In a sequence, a negative label is padding; which one, the loss says.
+            low, high = 0 if split.y.ndim > 1 else int(split.y.min()), int(split.y.max())
             if low < 0 or high >= self.classes:
                 raise invalid(
                     f"{self.name}.{part} labels",
@@ -98,7 +112,7 @@ class Dataset:
                     "Renumber the labels, or raise classes.",
                 )
         if self.partition_labels is not None:
-            if self.partition_labels.shape != self.train.y.shape:
+            if self.partition_labels.shape != (len(self.train),):
                 raise invalid(
                     f"{self.name}.partition_labels",
                     f"one label for each of {len(self.train)} training samples",
@@ -106,6 +120,9 @@ class Dataset:
                 )
             if self.partition_labels.min() < 0:
                 raise invalid(f"{self.name}.partition_labels", "integers from 0", int(self.partition_labels.min()))
+        transform = self.transform
+        if self.train.x.dtype == np.int64 and (transform.scale != 1 or transform.mean or transform.augment):
+            raise invalid(f"{self.name}.transform", "Transform(scale=1) for tokens, which stay as they are", transform)
         channels = self.train.x.shape[1]
         if len(self.transform.mean) not in (0, 1, channels):
             raise invalid(
@@ -121,6 +138,16 @@ class Dataset:
             )
 
     @property
+    def is_real(self) -> bool:
+        """Whether targets are real numbers, not labels."""
+        return bool(self.train.y.dtype == np.float32)
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for a sample: a score for each class, or a value for each of its targets."""
+        return int(np.prod(self.train.y.shape[1:], dtype=np.int64)) if self.is_real else self.classes
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample: (C, H, W) for images, (features,) for vectors."""
         return tuple(self.train.x.shape[1:])
@@ -128,7 +155,10 @@ class Dataset:
     def partition(self, rule: str, clients: int, seed: int = 0, **params: Any) -> Federation:
         """Deal the training samples to ``clients`` by a named rule (see :func:`fedkeel.data.rules`)."""
         labels = self.train.y if self.partition_labels is None else self.partition_labels
-        parts, record = partition(labels, rule, clients, seed, params)
+        labelled = labels.ndim == 1 and labels.dtype == np.int64
+        if not labelled:
+            labels = np.zeros(len(self.train), dtype=np.int64)
+        parts, record = partition(labels, rule, clients, seed, params, labelled)
         return Federation(self, parts, record)
 
 
@@ -231,7 +261,11 @@ class Federation:
         return int(self.sizes.sum())
 
     def counts(self) -> Indices:
-        """Samples per client and class, int64 [N, classes]."""
+        """Samples per client and class, int64 [N, classes]; only where every sample has one label."""
+        if self.dataset.is_real or self.dataset.train.y.ndim > 1:
+            raise InputError(
+                f"the samples of {self.dataset.name} have no single label each, so no class can be counted."
+            )
         y, classes = self.dataset.train.y, self.dataset.classes
         return np.stack([np.bincount(y[part], minlength=classes) for part in self.clients]).astype(np.int64)
 
@@ -239,18 +273,24 @@ class Federation:
         """Plain numbers on how unequal the clients are.
 
         ``label_distance`` is the mean over clients of the total variation ½ Σ_c |p_i(c) − p(c)| between a client's
-        label distribution and that of all clients together: 0 for identical clients, towards 1 for disjoint ones.
+        label distribution and that of all clients together: 0 for identical clients, towards 1 for disjoint ones. What
+        is about labels is left out where samples have no single label each.
         """
-        counts, sizes = self.counts(), self.sizes
-        everybody = counts.sum(axis=0) / counts.sum()
-        distance = 0.5 * np.abs(counts / sizes[:, None] - everybody).sum(axis=1)
-        return {
+        sizes = self.sizes
+        found = {
             "clients": self.N,
             "samples": self.n,
             "unused": len(self.dataset.train) - self.n,
             "size_min": int(sizes.min()),
             "size_median": float(np.median(sizes)),
             "size_max": int(sizes.max()),
+        }
+        if self.dataset.is_real or self.dataset.train.y.ndim > 1:
+            return found
+        counts = self.counts()
+        everybody = counts.sum(axis=0) / counts.sum()
+        distance = 0.5 * np.abs(counts / sizes[:, None] - everybody).sum(axis=1)
+        return found | {
             "classes_per_client": float((counts > 0).sum(axis=1).mean()),
             "label_distance": float(distance.mean()),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,28 @@ def from_arrays(
     class_names: Sequence[str] | None = None,
     citation: str = "",
     licence: str = "",
+    targets: str = "labels",
+    inputs: str = "numbers",
+    partition_labels: Any = None,
 ) -> Dataset:
     """A data set from arrays (numpy, torch or lists).
 
     ``x`` [n, ...]: uint8 pixels [n, C, H, W] or [n, H, W], which are divided by 255, or numbers [n, features, ...],
-    kept as float32. ``y`` [n]: whole labels from 0; ``classes`` is one more than the largest unless given. ``mean`` and
-    ``std`` normalise per channel after that.
+    kept as float32; with ``inputs="tokens"`` whole numbers [n, ...] for a model with an embedding, kept as int64. ``y``
+    [n]: whole labels from 0; ``classes`` is one more than the largest unless given. Labels may be sequences [n, T],
+    padded with −100; with ``targets="real"`` they are real numbers [n, ...] (regression, multi-label). ``mean`` and
+    ``std`` normalise per channel after that. ``partition_labels`` [n] are what rules look at in place of ``y``.
     """
     name = arguments.text("name", name)
-    train, test = _split(x, y, f"{name}.train"), _split(x_test, y_test, f"{name}.test")
-    return _dataset(train, test, classes, name, mean, std, class_names, citation, licence)
+    train, test = (
+        _split(x, y, f"{name}.train", targets, inputs),
+        _split(x_test, y_test, f"{name}.test", targets, inputs),
+    )
+    made = _dataset(train, test, classes, name, mean, std, class_names, citation, licence)
+    if partition_labels is None:
+        return made
+    groups = _labels(_array(partition_labels, f"{name}.partition_labels"), (len(train),), f"{name}.partition_labels")
+    return replace(made, partition_labels=groups)
 
 
 def from_clients(
@@ -59,35 +72,53 @@ def from_clients(
     class_names: Sequence[str] | None = None,
     holdout: float = 0.2,
     seed: int = 0,
+    targets: str = "labels",
+    inputs: str = "numbers",
+    client_tests: Sequence[Pair] | None = None,
 ) -> Federation:
     """A federation from one ``(x, y)`` per client, as in :func:`from_arrays`.
 
-    ``test`` is a common test set; without one, a random share ``holdout`` of every client's samples becomes test data,
-    and the federation's ``client_tests`` say whose.
+    ``test`` is a common test set; or ``client_tests`` has one for each client, which together are the common one.
+    Without either, a random share ``holdout`` of every client's samples becomes its test data.
     """
     name = arguments.text("name", name)
     clients = arguments.listed(f"{name}.clients", clients, "a list of pairs (x, y), one for each client")
     if not clients:
         raise invalid(f"{name}.clients", "at least one pair (x, y)", "none")
-    splits = [_split(*_pair(pair, f"{name}.clients[{i}]"), f"{name}.clients[{i}]") for i, pair in enumerate(clients)]
-    for i, split in enumerate(splits):
-        if split.x.shape[1:] != splits[0].x.shape[1:] or split.x.dtype != splits[0].x.dtype:
-            raise invalid(
-                f"{name}.clients[{i}]",
-                f"{splits[0].x.dtype} samples of client 0's shape {list(splits[0].x.shape[1:])}",
-                f"{split.x.dtype} {list(split.x.shape[1:])}",
-            )
+    splits = _splits(clients, f"{name}.clients", targets, inputs)
     record: dict[str, Any] = {"name": name, "clients": len(splits)}
-    client_tests = None
-    if test is not None:
-        test_split = _split(*_pair(test, f"{name}.test"), f"{name}.test")
-    else:
+    common = None if test is None else _split(*_pair(test, f"{name}.test"), f"{name}.test", targets, inputs)
+    own: tuple[Indices, ...] | None = None
+    if client_tests is not None:
+        listed = arguments.listed(f"{name}.client_tests", client_tests, "a list of pairs (x, y), one for each client")
+        if len(listed) != len(splits):
+            raise invalid(f"{name}.client_tests", f"one pair (x, y) for each of {len(splits)} clients", len(listed))
+        if common is not None:
+            hint = "Leave one of them out."
+            raise invalid(f"{name}.test", "absent beside client_tests, which together are the test set", "both", hint)
+        tests = _splits(listed, f"{name}.client_tests", targets, inputs)
+        own = _ranges(tests)
+        common = _joined(tests)
+    elif common is None:
         holdout = arguments.share(f"{name}.holdout", holdout, "Or pass a common test set.")
         splits, held = _hold_out(splits, holdout, seed, name)
-        test_split, client_tests = _joined(held), _ranges(held)
+        common, own = _joined(held), _ranges(held)
         record |= {"holdout": holdout, "seed": seed}
-    dataset = _dataset(_joined(splits), test_split, classes, name, mean, std, class_names, "", "")
-    return Federation(dataset, _ranges(splits), record, client_tests)
+    dataset = _dataset(_joined(splits), common, classes, name, mean, std, class_names, "", "")
+    return Federation(dataset, _ranges(splits), record, own)
+
+
+def _splits(pairs: Sequence[Pair], name: str, targets: str, inputs: str) -> list[Split]:
+    """One pair for each client, all of one kind and shape."""
+    splits = [_split(*_pair(pair, f"{name}[{i}]"), f"{name}[{i}]", targets, inputs) for i, pair in enumerate(pairs)]
+    for i, split in enumerate(splits):
+        for part in ("x", "y"):
+            own, first = getattr(split, part), getattr(splits[0], part)
+            if own.shape[1:] != first.shape[1:] or own.dtype != first.dtype:
+                what = "samples" if part == "x" else "targets"
+                allowed = f"{first.dtype} {what} of client 0's shape {list(first.shape[1:])}"
+                raise invalid(f"{name}[{i}]", allowed, f"{own.dtype} {list(own.shape[1:])}")
+    return splits
 
 
 def from_torch(train: Any, test: Any, classes: int | None = None, name: str = "own", **options: Any) -> Dataset:
@@ -106,7 +137,9 @@ def from_torch(train: Any, test: Any, classes: int | None = None, name: str = "o
                 f"{name}.{part} must have a length and items (x, y), but {reason}: read streams into arrays first."
             ) from error
         labels = _stack([y for _, y in pairs], f"{name}.{part}.y")
-        read.append((_stack([x for x, _ in pairs], f"{name}.{part}"), labels.reshape(len(pairs))))
+        if labels.size == len(pairs) and options.get("targets") != "real":
+            labels = labels.reshape(len(pairs))
+        read.append((_stack([x for x, _ in pairs], f"{name}.{part}"), labels))
     (x, y), (x_test, y_test) = read
     return from_arrays(x, y, x_test, y_test, classes=classes, name=name, **options)
 
@@ -114,17 +147,27 @@ def from_torch(train: Any, test: Any, classes: int | None = None, name: str = "o
 def from_npz_folder(path: str | os.PathLike[str], classes: int | None = None, **options: Any) -> Federation:
     """A federation from a folder: one ``.npz`` with ``x`` and ``y`` per client, in the order of names.
 
-    ``test.npz`` is the common test set; without it a share of every client is held out. ``options`` are those of
-    :func:`from_clients`.
+    ``test.npz`` is the common test set, ``NAME.test.npz`` beside each ``NAME.npz`` that of a client; without them a
+    share of every client is held out. ``options`` are those of :func:`from_clients`.
     """
     folder = arguments.path("from_npz_folder.path", path)
     if not folder.is_dir():
         raise invalid("from_npz_folder.path", "a folder of .npz files", str(folder))
-    files = sorted(file for file in folder.glob("*.npz") if file.name != "test.npz")
+    found = sorted(file for file in folder.glob("*.npz") if file.name != "test.npz")
+    own = [file for file in found if file.name.endswith(".test.npz")]
+    files = [file for file in found if file not in own]
     if not files:
         raise DataError(f"{folder} holds no client: put one .npz file with arrays x and y per client into it.")
     test = folder / "test.npz"
     options.setdefault("name", folder.resolve().name)
+    if own and [file.name.removesuffix(".test.npz") for file in own] != [file.stem for file in files]:
+        missing = {file.stem for file in files} ^ {file.name.removesuffix(".test.npz") for file in own}
+        raise DataError(
+            f"{folder} has a test set of its own for some clients only ({sorted(missing)[0]} has no pair); give every "
+            "NAME.npz its NAME.test.npz, or none."
+        )
+    if own:
+        options.setdefault("client_tests", [_read_npz(file) for file in own])
     pairs = [_read_npz(file) for file in files]
     return from_clients(pairs, _read_npz(test) if test.exists() else None, classes, **options)
 
@@ -215,12 +258,18 @@ def _array(values: Any, name: str) -> Array:
     return array
 
 
-def _split(x: Any, y: Any, name: str) -> Split:
-    """Checked samples and labels: uint8 stays, other numbers become float32; grey images get their channel."""
-    samples, labels = _array(x, f"{name}.x"), _array(y, f"{name}.y")
+def _split(x: Any, y: Any, name: str, targets: str, inputs: str) -> Split:
+    """Checked samples and targets: uint8 stays, other numbers become float32; grey images get their channel."""
+    if arguments.text("targets", targets) not in ("labels", "real"):
+        raise invalid("targets", "'labels' or 'real'", targets)
+    if arguments.text("inputs", inputs) not in ("numbers", "tokens"):
+        raise invalid("inputs", "'numbers' or 'tokens'", inputs)
+    samples, found = _array(x, f"{name}.x"), _array(y, f"{name}.y")
     if len(samples.shape) == 0 or samples.size == 0:
         raise invalid(f"{name}.x", "an array with at least one sample", list(samples.shape), "Drop empty clients.")
-    if samples.dtype == np.uint8:
+    if inputs == "tokens":
+        samples = _tokens(samples, f"{name}.x")
+    elif samples.dtype == np.uint8:
         if samples.ndim == 3:
             samples = samples[:, None]
         if samples.ndim == 4 and samples.shape[1] > 4 and samples.shape[-1] in (1, 3, 4):
@@ -234,17 +283,38 @@ def _split(x: Any, y: Any, name: str) -> Split:
         samples = _as_float32(samples, f"{name}.x")
     if samples.ndim < 2:
         raise invalid(f"{name}.x", "an array [n, features] or [n, C, H, W]", list(samples.shape))
-    if labels.shape != (len(samples),):
-        raise invalid(f"{name}.y", f"one label for each of {len(samples)} samples", list(labels.shape))
-    wrong = labels < 0
+    if targets == "real":
+        if found.shape[:1] != (len(samples),) or found.size == 0:
+            raise invalid(f"{name}.y", f"targets for each of {len(samples)} samples", list(found.shape))
+        return Split(samples, _as_float32(found, f"{name}.y"))
+    sequences = found.ndim > 1 and len(found) == len(samples) and found.size > 0
+    return Split(samples, _labels(found, found.shape if sequences else (len(samples),), f"{name}.y"))
+
+
+def _labels(labels: Array, shape: tuple[int, ...], name: str) -> Indices:
+    """Whole numbers from 0 of a shape [n] or, where negative ones are padding, [n, T, ...]."""
+    if labels.shape != shape:
+        raise invalid(name, f"one label for each of {shape[0]} samples", list(labels.shape))
+    wrong = labels < 0 if len(shape) == 1 else np.zeros(shape, dtype=bool)
     if labels.dtype.kind == "f":
         wrong |= ~np.isfinite(labels) | (labels != np.round(labels))
     if wrong.any():
-        raise invalid(f"{name}.y", "whole numbers from 0", labels[wrong][0].item())
+        hint = 'For regression or several labels a sample, give targets="real".' if labels.dtype.kind == "f" else ""
+        raise invalid(name, "whole numbers from 0", labels[wrong][0].item(), hint)
     if labels.max() >= MOST_CLASSES:
         allowed, hint = f"whole numbers below {MOST_CLASSES:,}", "Number the classes from 0 without gaps."
-        raise invalid(f"{name}.y", allowed, labels.max().item(), hint)
-    return Split(samples, labels.astype(np.int64))
+        raise invalid(name, allowed, labels.max().item(), hint)
+    return labels.astype(np.int64)
+
+
+def _tokens(samples: Array, name: str) -> Array:
+    """Whole numbers from 0 as int64."""
+    if samples.dtype.kind not in "iu":
+        raise invalid(name, 'whole numbers for inputs="tokens"', f"values of type {samples.dtype}")
+    if samples.min() < 0 or int(samples.max()) > np.iinfo(np.int64).max:
+        worst = samples.min() if samples.min() < 0 else samples.max()
+        raise invalid(name, "whole numbers from 0, the rows of an embedding", worst.item())
+    return samples.astype(np.int64)
 
 
 def _as_float32(samples: Array, name: str) -> Array:
@@ -289,9 +359,15 @@ def _dataset(
     licence: str,
 ) -> Dataset:
     named = () if class_names is None else _class_names(class_names, name)
-    if classes is None:
-        classes = len(named) if named else int(max(train.y.max(), test.y.max())) + 1
-    classes = arguments.whole(f"{name}.classes", classes, 1, MOST_CLASSES)
+    if train.y.dtype == np.float32:
+        if named or classes is not None:
+            hint = "Leave out classes and class_names."
+            raise invalid(f"{name}.classes", 'absent for targets="real"', classes or list(named), hint)
+        classes = 0
+    else:
+        if classes is None:
+            classes = len(named) if named else max(int(max(train.y.max(), test.y.max())) + 1, 1)
+        classes = arguments.whole(f"{name}.classes", classes, 1, MOST_CLASSES)
     if train.x.dtype != test.x.dtype:
         raise invalid(f"{name}.test.x", f"{train.x.dtype} like the training samples", str(test.x.dtype))
     names = named or tuple(str(c) for c in range(classes))

@@ -45,12 +45,18 @@ class Transform:
             raise unknown("augmentation", self.augment, sorted(AUGMENTATIONS))
 
     def prepare(self, x: npt.NDArray[Any] | torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Cast, scale and normalise ``x`` [n, ...]; the result has the same shape and ``dtype`` (default float32)."""
+        """Cast, scale and normalise ``x`` [n, ...]; the result has the same shape and ``dtype`` (default float32).
+
+        Tokens (int64) are indices, of which nothing is changed.
+        """
         import torch
 
         if isinstance(x, np.ndarray):
             x = np.require(x, requirements="W")  # torch warns of arrays that it could not write to
-        values = torch.as_tensor(x).to(dtype or torch.float32)
+        values = torch.as_tensor(x)
+        if values.dtype == torch.int64:
+            return values  # tokens, which stay the whole numbers that they are
+        values = values.to(dtype or torch.float32)
         if self.scale != 1:
             values = values / self.scale
         if self.mean:

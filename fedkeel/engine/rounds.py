@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -148,7 +149,8 @@ class Rounds:
                 f"{silent[0]} did not answer; let the server hold samples out (data.validation)."
             )
         n = sum(score.samples for score in scores.values())
-        hits = sum(round(score.accuracy * score.samples) for score in scores.values())
+        known = not any(math.isnan(score.accuracy) for score in scores.values())
+        hits = sum(round(score.accuracy * score.samples) for score in scores.values()) if known else math.nan
         return Score(hits / n, sum(scores[client].loss * scores[client].samples for client in question.ids) / n, n)
 
     @cached_property

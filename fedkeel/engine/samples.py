@@ -34,12 +34,14 @@ ASKED = 2000
 
 @dataclass(frozen=True)
 class ClientData:
-    """What one client trains on: its inputs [n, ...], prepared for the model, and its targets [n]."""
+    """What one client trains on: its inputs [n, ...], prepared for the model, and its targets [n, ...]."""
 
     x: Tensor
     y: Tensor
     transform: Transform
     """Says how minibatches are augmented."""
+    dtype: torch.dtype | None = None
+    """The run's precision, where the inputs are tokens and do not show it."""
 
 
 class DataOfClients(Protocol):
@@ -82,7 +84,7 @@ class Samples:
 
     def data_of(self, client: int) -> ClientData:
         """What a client trains on."""
-        return ClientData(*self.of_client(client), self.transform)
+        return ClientData(*self.of_client(client), self.transform, self.dtype)
 
     @cached_property
     def _everybody(self) -> tuple[Tensor, Tensor]:
@@ -133,7 +135,10 @@ def prepared(
     values = transform.prepare(x, dtype)
     if channels_last and values.dim() == 4:
         values = as_channels_last(values)
-    return values.to(device), torch.from_numpy(y).to(device)
+    targets = torch.from_numpy(y)
+    if targets.is_floating_point():
+        targets = targets.to(dtype)
+    return values.to(device), targets.to(device)
 
 
 def aligned(x: Tensor) -> Tensor:
@@ -265,7 +270,9 @@ def _as_images(pixels: Tensor) -> Tensor:
 def full_batches(data: ClientData, batch_size: int = 2048) -> list[Batch]:
     """All of a client's samples once; the weights make the sum over batches the mean over samples."""
     x, y = aligned(data.x), data.y
-    share = x.new_full((1, len(y)), 1 / len(y))
+    share = x.new_full(
+        (1, len(y)), 1 / len(y), dtype=data.dtype or (x.dtype if x.is_floating_point() else torch.float64)
+    )
     return [
         Batch(x[None, s : s + batch_size], y[None, s : s + batch_size], share[:, s : s + batch_size])
         for s in range(0, len(y), batch_size)

@@ -24,7 +24,7 @@ from fedkeel.engine.randomness import Moment, Purpose, torch_seed
 from fedkeel.engine.schedule import Schedule
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.soundness import check_server, examine, representable
-from fedkeel.errors import FedkeelError
+from fedkeel.errors import FedkeelError, InputError
 from fedkeel.learning.admission import check_counts
 from fedkeel.learning.drawing import held_by, keyed_if
 from fedkeel.learning.layout import Layout
@@ -162,6 +162,11 @@ class Server:
 
     def observe(self, state: ServerState, score: Score) -> ServerState:
         """Feed the global model's score back, for the algorithms that use it."""
+        if math.isnan(score.accuracy):
+            raise InputError(
+                f"{self.algorithm.title} follows the accuracy of the global model, but no answer is right or wrong "
+                "under this loss; choose another algorithm, or a Loss that says which answers are correct."
+            )
         with self._keyed(Moment.OBSERVE, state.t):
             server = self.algorithm.observe(state.server, {"accuracy": score.accuracy, "loss": score.loss})
         return replace(state, server=server)

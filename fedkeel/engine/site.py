@@ -28,7 +28,7 @@ def own_data(task: Task, x: Array, y: Array, transform: Transform, name: str = "
     """A client's stored samples, prepared for a model, which is compared with plain torch on some of them first."""
     some = prepared(x[:EXAMPLES], y[:EXAMPLES], transform, task.dtype, False, task.device)
     check_on(task, *some, name, int(y.max()) + 1)
-    return ClientData(*prepared(x, y, transform, task.dtype, task.channels_last, task.device), transform)
+    return ClientData(*prepared(x, y, transform, task.dtype, task.channels_last, task.device), transform, task.dtype)
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class PaddedBatches(Batches):
         sizes = [0 if batch is None else batch.y.shape[1] for batch in batches]
         width = max(sizes)
         x = self._first.x.new_zeros(len(batches), width, *self._first.x.shape[2:])
-        y = self._first.y.new_zeros(len(batches), width)
+        y = self._first.y.new_zeros(len(batches), width, *self._first.y.shape[2:])
         weight = x.new_zeros(len(batches), width, dtype=self._dtype)
         for i, (batch, size) in enumerate(zip(batches, sizes, strict=True)):
             if batch is not None:

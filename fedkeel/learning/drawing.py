@@ -45,7 +45,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 def draws_nothing(model: nn.Module, loss: Loss) -> bool:
     """Whether a model and its loss are known to draw no random number, in training and in evaluation."""
-    known_loss = all(_module_of(part).startswith(_OURS) for part in (loss.per_sample, loss.correct))
+    known_loss = all(_module_of(part).startswith(_OURS) for part in (loss.per_sample, loss.correct) if part)
     hooked = any(getattr(torch_module, f"_global{kind}", None) for kind in _HOOKS)
     return known_loss and not hooked and all(map(_is_silent, model.modules()))
 

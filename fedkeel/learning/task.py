@@ -6,6 +6,7 @@ Everything that trains or is evaluated goes through here. Vectors carry a leadin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ from fedkeel.learning.trial import (
 
 @dataclass(frozen=True)
 class Batch:
-    """The same step of K clients: inputs [K, B, ...] and targets [K, B].
+    """The same step of K clients: inputs [K, B, ...] and targets [K, B, ...].
 
     Where clients have unequal batches, ``weight`` [K, B] holds 1/n for a client's n samples and 0 for padding, and
     ``active`` [K] says who takes this step at all; both are None when every row is full. ``hot`` are the targets as
@@ -140,6 +141,7 @@ class Score:
     """A model on a set of samples."""
 
     accuracy: float
+    """The share of right answers; NaN where the loss knows no right ones."""
     loss: float
     samples: int
 
@@ -148,7 +150,7 @@ class Score:
 class Marks:
     """A model on part of a set of samples: right answers, and the sum of the losses."""
 
-    hits: int
+    hits: float
     loss: float
     samples: int
 
@@ -458,7 +460,9 @@ class Task:
         w, b = w.to(self.device), b.to(self.device)
         with keyed_if(seed, self.device, [] if seed is None else self.generators):
             outputs = self._outputs(w, b, x)
-            hits = int(self.loss.correct(outputs, y).sum())
+            # Truth values or shares; where no answer is right or wrong, there is no accuracy.
+            right = self.loss.correct
+            hits = math.nan if right is None else float(right(outputs, y).cpu().sum(dtype=torch.float64))
             # Summed in main memory, since not every accelerator has double precision.
             return Marks(hits, float(self.loss.per_sample(outputs, y).cpu().sum(dtype=torch.float64)), len(y))
 

@@ -105,10 +105,10 @@ def test_a_data_set_refuses_what_does_not_fit(tiny: Dataset) -> None:
 def test_a_split_refuses_bad_arrays() -> None:
     good = np.zeros((2, 3), dtype=np.float32)
     for x, y, sentence in [
-        (good.astype(np.float64), ints(0, 0), "split.x must be a uint8 or float32 array"),
+        (good.astype(np.float64), ints(0, 0), "split.x must be a uint8, float32 or (for tokens) int64 array"),
         (good, ints(0), "split.y must be as long as split.x"),
         (good[:0], ints(), "split.x must be an array with at least one sample"),
-        (good, np.zeros(2), "split.y must be an int64 vector"),
+        (good, np.zeros(2), "split.y must be an int64 array of labels or a float32 array"),
         (np.array([[0.0, np.nan]], dtype=np.float32), ints(0), "NaN or infinity in sample 0"),
     ]:
         with pytest.raises(InputError) as caught:

@@ -24,11 +24,12 @@ def rules() -> list[tuple[str, str, tuple[Param, ...]]]:
 
 
 def partition(
-    labels: Indices, rule: str, clients: int, seed: int, params: dict[str, Any]
+    labels: Indices, rule: str, clients: int, seed: int, params: dict[str, Any], labelled: bool = True
 ) -> tuple[tuple[Indices, ...], dict[str, Any]]:
     """Deal the samples with ``labels`` int64 [n] to ``clients``: sorted index vectors, and a plain record of the rule.
 
-    The lists are disjoint and together hold every sample.
+    The lists are disjoint and together hold every sample. Samples that are not ``labelled`` can be dealt only by rules
+    that look at no labels.
     """
     if arguments.text("partition.rule", rule) not in RULES:
         raise unknown("partition rule", rule, sorted(RULES))
@@ -38,6 +39,12 @@ def partition(
     if clients > len(labels):
         raise invalid("partition.clients", f"at most the number of training samples, {len(labels)}", clients)
     values = RULES[rule].fill(params)
+    if not labelled and (RULES[rule].labels or values.get("balanced_classes")):
+        free = ", ".join(sorted(name for name, known in RULES.items() if not known.labels))
+        hint = "Or give from_arrays(..., partition_labels=...), a whole number for each training sample."
+        raise invalid(
+            "partition.rule", f"one that looks at no labels ({free}), since these samples have none", rule, hint
+        )
     parts = RULES[rule].deal(labels, clients, generator(seed), **values)
     empty = [client for client, part in enumerate(parts) if part.size == 0]
     if empty:

@@ -54,7 +54,7 @@ def _check_digits(labels: Indices) -> None:
 
 
 RULES = (
-    Rule("fedveca_case1", "FedVeca Case 1: sample i to client i mod N (iid)", deal_case1, draws=False),
+    Rule("fedveca_case1", "FedVeca Case 1: sample i to client i mod N (iid)", deal_case1, draws=False, labels=False),
     Rule("fedveca_case2", "FedVeca Case 2: label l to client l mod N", deal_case2, draws=False),
     Rule(
         "fedveca_case3",

@@ -51,6 +51,8 @@ class Rule:
     params: tuple[Param, ...] = ()
     draws: bool = True
     """Whether the rule depends on a seed."""
+    labels: bool = True
+    """Whether the rule looks at labels."""
 
     def fill(self, given: dict[str, Any]) -> dict[str, Any]:
         """All parameters with their values, after checking the given ones."""

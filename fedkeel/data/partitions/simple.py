@@ -58,6 +58,7 @@ RULES = (
         "every client draws from the same distribution; equal or lognormal sizes",
         deal_iid,
         (SIGMA, switch("balanced_classes", False, "exactly equal class counts in every client (FedDyn's CIFAR-100)")),
+        labels=False,
     ),
     Rule(
         "quantity",
@@ -67,6 +68,7 @@ RULES = (
             positive("alpha", 0.5, "concentration of the sizes; smaller is more unequal"),
             Param("min_size", 1, "samples every client gets at least", "a whole number above 0", lambda v: whole(v, 1)),
         ),
+        labels=False,
     ),
     Rule(
         "shards",

@@ -220,8 +220,8 @@ def build(name: str, input_shape: Sequence[int] | None = None, classes: int | No
     if len(shape) not in (1, 3) or min(shape) < 1:
         raise invalid("model.input_shape", "(channels, height, width) or (features,), all above 0", shape)
     width = entry.classes if classes is None else classes
-    if width < 2:
-        raise invalid("model.classes", "a whole number of at least 2", width)
+    if width < 1:
+        raise invalid("model.classes", "a whole number of at least 1", width)
     try:
         return entry.build(shape, width)
     except ModelError as error:
