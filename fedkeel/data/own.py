@@ -342,7 +342,7 @@ def _as_float32(samples: Array, name: str) -> Array:
 
 def _differ(values: Array, samples: Array) -> Array:
     """Where 64-bit whole numbers are not what float32 made of them; 2^63 and 2^64 are beyond their types."""
-    beyond = np.abs(values) >= np.float32(np.iinfo(samples.dtype).max)
+    beyond = values >= np.float32(np.iinfo(samples.dtype).max)  # the least value of a type is a power of two
     differ: Array = beyond | (np.where(beyond, 0, values).astype(samples.dtype) != samples)
     return differ
 
