@@ -33,6 +33,7 @@ from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import FedkeelError, invalid
 from fedkeel.learning.drawing import keyed
+from fedkeel.learning.loop import Trained
 from fedkeel.learning.staged import Staged
 from fedkeel.learning.task import Task
 from fedkeel.runs.store import Store
@@ -262,10 +263,18 @@ def _states_have_shapes(cls: type[Algorithm]) -> None:
         if not isinstance(value, Tensor | PerClient | int | float):
             raise MethodError("broadcast", f"{name} is a {type(value).__name__}; send tensors and numbers")
     last = "local_round" if _defined(cls, "local_round") else "finish"
-    returned = algorithm.local_round(local_of(job, 0))
-    if not (isinstance(returned, tuple) and len(returned) == 2):
-        raise MethodError(last, f"it must return (message, client state), got {type(returned).__name__}")
-    upload, after = returned
+    local = local_of(job, 0)
+    returned: Any
+    if last == "finish":
+        y = local.train(algorithm.correction(local)).y
+        returned, wanted = algorithm.finish(local, y), "(message, client state)"
+    else:
+        returned, wanted = algorithm.local_round(local), "(message, client state, what local.train gave)"
+    if not (isinstance(returned, tuple) and len(returned) == wanted.count(",") + 1):
+        raise MethodError(last, f"it must return {wanted}, got {type(returned).__name__}")
+    if last == "local_round" and not isinstance(returned[2], Trained):
+        raise MethodError(last, f"the third value must be what local.train gave, got {_kind(returned[2])}")
+    upload, after = returned[:2]
     for what, found in (("upload", upload), ("client state", after)):
         if not isinstance(found, State):
             raise MethodError(

@@ -4,14 +4,14 @@ A round runs through them in this order; everything an algorithm remembers stand
 
     server_init(problem)               → server state, holds w [d]
     client_init(problem)               → one client's state (named vectors)
-    cohort(server, present, N)         → who takes part, where the algorithm overrules the sampling
     broadcast(server, round, clients)  → message down
     local_steps(down, clients)         → steps of each client, where the algorithm decides them
-    local_round(local)                 → message up [K, ...], client states' [K, ...]
+    local_round(local)                 → message up [K, ...], client states' [K, ...], what training gave
     aggregate(server, uploads, round)  → server state'
     candidates(server)                 → models to evaluate
     observe(server, metrics)           → server state', only where a paper feeds results back
-    personal(server, clients)          → models that clients would use themselves, where these differ from w
+
+``advanced`` has what single methods need beyond that.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 from torch import Tensor
 
+from fedkeel.algorithms.advanced import AdvancedHooks, AdvancedServices
 from fedkeel.algorithms.state import Message as Message
 from fedkeel.algorithms.state import PerClient, State
 from fedkeel.algorithms.validate import Settings, checked
-from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.layout import Layout
-from fedkeel.learning.loop import AfterStep, Gradient, Sgd, Trained, train
-from fedkeel.learning.projected import Projection
+from fedkeel.learning.loop import Sgd
+from fedkeel.learning.loop import Trained as Trained
+from fedkeel.learning.rule import Gradient, Rule
 from fedkeel.learning.task import Batch, Task
 
 Mode = Literal["default", "literal", "code"]
@@ -205,7 +206,7 @@ class Uploads:
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(AdvancedServices):
     """What K clients see during a round, and the services they may call."""
 
     task: Task
@@ -226,8 +227,6 @@ class Local:
     full_batches: Callable[[], Sequence[Batch]]
     """All data of every client once, in large batches, for full gradients."""
     make_pseudo_batches: Callable[[], Sequence[Batch]]
-    results: list[Trained] = field(default_factory=list)
-    """What ``train`` produced: the engine reads losses, buffers and norms from here."""
 
     @cached_property
     def down(self) -> State:
@@ -250,54 +249,23 @@ class Local:
         """The minibatches of the steps, one after the other."""
         return self.make_batches()
 
-    @cached_property
-    def pseudo_batches(self) -> Sequence[Batch]:
-        """One more pass over each client's data, shuffled apart from the steps (FedReg makes pseudo data of it)."""
-        return self.make_pseudo_batches()
-
     def train(
-        self,
-        correction: Correction | None = None,
-        *,
-        start: Tensor | None = None,
-        sgd: Sgd | None = None,
-        gradient: Gradient | None = None,
-        after_step: AfterStep | None = None,
-        averaging: Averaging | None = None,
-        projection: Projection | None = None,
-    ) -> Tensor:
-        """Run the shared loop from ``start`` (default: the global model) and give the trained parameters [K, d]."""
-        trained = train(
-            self.task,
-            self.w if start is None else start,
-            self.b,
-            self.batches,
-            sgd or self.sgd,
-            correction,
-            gradient,
-            after_step,
-            averaging,
-            projection,
-            self.full_batches,
-        )
-        self.results.append(trained)
-        return trained.y
+        self, correction: Correction | None = None, *, gradient: Gradient | None = None, start: Tensor | None = None
+    ) -> Trained:
+        """Run the shared loop: what it gives holds the trained parameters y [K, d].
+
+        ``correction`` is added to every gradient; ``gradient`` takes the plain one's place; ``start`` [K, d] is the
+        global model unless given. ``train_by`` can do more.
+        """
+        return self.train_by(Rule(gradient=gradient, correction=correction), start)
 
     def full_gradient(self, at: Tensor) -> Tensor:
         """∇F_i at parameters [K, d], over all of each client's samples, in evaluation mode [K, d]."""
-        return self._over_all_samples(at)[0]
+        return self.over_all_samples(at)[0]
 
-    def full_loss(self, at: Tensor) -> Tensor:
-        """F_i at parameters [K, d], over all of each client's samples, in evaluation mode [K]."""
-        return self._over_all_samples(at)[1]
 
-    def _over_all_samples(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, loss = torch.zeros_like(at), at.new_zeros(len(at))
-        for batch in self.full_batches():
-            g, value, _ = self.task.gradient(at, self.b, batch, train=False)
-            gradient += g
-            loss += value
-        return gradient, loss
+Answer = tuple[Message, State, Trained]
+"""Of K clients: uploads, new states, and what training gave, from which losses, buffers and norms are read."""
 
 
 def travel(lr: float, steps: Tensor, momentum: float | Tensor, dtype: torch.dtype) -> Tensor:
@@ -311,7 +279,7 @@ def travel(lr: float, steps: Tensor, momentum: float | Tensor, dtype: torch.dtyp
     return lr * (K - rho * (1 - rho**K) / (1 - rho)) / (1 - rho)
 
 
-class Algorithm:
+class Algorithm(AdvancedHooks):
     """The contract, with FedAvg's answers wherever a method has nothing of its own to say."""
 
     name: ClassVar[str]
@@ -327,16 +295,15 @@ class Algorithm:
     """Whether ``observe`` is to be called before every round with the score of the model that the round starts from."""
     unknown: ClassVar[frozenset[str]] = frozenset()
     """Values of the server state in which NaN or inf means "not known"; everything else there must be finite."""
-    buffers: ClassVar[str | None] = None
-    """What must happen to BatchNorm statistics, where the method itself says so (overrides ``training.buffers``)."""
-    variant: ClassVar[str] = ""
-    """``module:Class``: the subclass that computes other readings of the paper, where there are any."""
 
     class Params(AlgorithmParams):
         """An algorithm without parameters of its own."""
 
+    params: AlgorithmParams
+    """Say ``params: Params`` below your own, and a type checker knows its fields."""
+
     def __init__(self, params: AlgorithmParams | None = None, **fields: Any) -> None:
-        self.params: Any = params if params is not None else checked(self.name, self.Params, fields)
+        self.params = params if params is not None else checked(self.name, self.Params, fields)
         if self.params.reads_otherwise and not issubclass(type(self), other := with_variant(type(self))):
             self.__class__ = other
 
@@ -346,10 +313,6 @@ class Algorithm:
     def client_init(self, problem: Problem) -> State:
         return State()
 
-    def cohort(self, server: State, present: tuple[int, ...], N: int) -> tuple[int, ...]:
-        """Who takes part, given who is there: the same, unless a method's program calls others (MIFA's does once)."""
-        return present
-
     def broadcast(self, server: State, round: Round, clients: Clients) -> Message:
         return Message(w=server.w)
 
@@ -357,9 +320,9 @@ class Algorithm:
         """Steps of each client [K], or None for the configured local work."""
         return None
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
-        y = local.train(self.correction(local))
-        return self.finish(local, y)
+    def local_round(self, local: Local) -> Answer:
+        trained = local.train(self.correction(local))
+        return *self.finish(local, trained.y), trained
 
     def correction(self, local: Local) -> Correction | None:
         """What is added to every local gradient."""
@@ -379,10 +342,6 @@ class Algorithm:
     def observe(self, server: State, metrics: dict[str, float]) -> State:
         """Evaluation results of the model that the next round starts from (``accuracy`` in [0, 1], ``loss``)."""
         return server
-
-    def personal(self, server: State, clients: State) -> Tensor | None:
-        """The models [K, d] that K clients with these states would use, where they keep part of it to themselves."""
-        return None
 
 
 def with_variant(cls: type[Algorithm]) -> type[Algorithm]:

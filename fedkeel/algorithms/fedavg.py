@@ -24,6 +24,7 @@ class FedAvg(Algorithm):
     paper = Paper(
         "Communication-Efficient Learning of Deep Networks from Decentralized Data", "McMahan et al.", "AISTATS", 2017
     )
+    params: Params
 
     class Params(AlgorithmParams):
         weights: Literal["n", "uniform"] = Field("n", description="weights of the average: samples, or equal")
@@ -36,4 +37,4 @@ class FedAvg(Algorithm):
     @property
     def server_rate(self) -> float:
         """η_g, unless a server rule wrapped around this average applies it (``server_momentum``)."""
-        return float(self.params.eta_g)
+        return self.params.eta_g

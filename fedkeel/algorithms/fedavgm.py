@@ -24,6 +24,7 @@ class FedAvgM(ServerMomentum, FedAvg):
         2019,
     )
     laws = (Law("FedAvgM(β = 0) is FedAvg", {"beta": 0.0}, "fedavg"),)
+    params: Params
 
     class Params(MomentumParams, FedAvg.Params):
         pass

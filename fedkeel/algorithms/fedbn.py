@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedkeel.algorithms.contract import Clients, Law, Local, Message, Paper, Problem, Round, Uploads
+from fedkeel.algorithms.contract import Answer, Clients, Law, Local, Message, Paper, Problem, Round, Uploads
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.server_steps import average, towards
 from fedkeel.algorithms.state import State
@@ -29,6 +29,7 @@ class FedBN(FedAvg):
     )
     laws = (Law("FedBN of a model without normalisation is FedAvg", {}, "fedavg", needs=frozenset({"no_norm"})),)
     buffers = "local"
+    params: Params
 
     class Params(FedAvg.Params):
         # The authors' program for digits gives every client the same weight.
@@ -43,10 +44,10 @@ class FedBN(FedAvg):
     def broadcast(self, server: State, round: Round, clients: Clients) -> Message:
         return Message(shared=server.w[~server.norm])
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
+    def local_round(self, local: Local) -> Answer:
         norm = local.problem.layout.mask("norm")
-        y = local.train(start=joined(local.down.shared, local.client.beta, norm))
-        return Message(shared=y[:, ~norm]), State(beta=y[:, norm])
+        trained = local.train(start=joined(local.down.shared, local.client.beta, norm))
+        return Message(shared=trained.y[:, ~norm]), State(beta=trained.y[:, norm]), trained
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         mean = average(uploads.shared, uploads.clients.weights(self.params.weights))

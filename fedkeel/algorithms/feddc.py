@@ -46,6 +46,7 @@ class FedDC(Algorithm):
     )
 
     variant = "fedkeel.algorithms.variants.feddc:FedDCVariant"
+    params: Params
 
     class Params(FedDCReadings, last_models.CandidateParams):
         alpha: float = Field(

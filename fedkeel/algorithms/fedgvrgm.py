@@ -13,9 +13,8 @@ accuracy of the global model stops rising, because the errors in c − c_k weigh
 FedGVR is the local phase alone: w ← w + η_g Σ_S p_k (y_k − w) in place of GM. FedGM is the global phase alone: without
 c and ε clients take FedProx's steps.
 
-c_k⁺ is the mean gradient (with the proximal term) that the client saw. Only for ε = 1 can the server form δ_k from y_k;
-then uploads carry the model only. ω_k = N n_k/n makes c the data-weighted mean gradient; with equal weights it is left
-out. The accuracy comes from evaluation, so a run that should be judged on the test set needs a validation set.
+Only for ε = 1 can the server form δ_k from y_k; then uploads carry the model only. ω_k = N n_k/n is left out with equal
+weights. CWC's accuracy comes from evaluation: a run that should be judged on the test set needs a validation set.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ from fedkeel.algorithms.variants.readings import ControlReadings, FedGVRGMReadin
 from fedkeel.learning.correction import Correction
 
 
-class TwoPhases(Algorithm):
-    """What both phases share: FedProx's local step and the mean of the updates."""
-
+class TwoPhases(Algorithm):  # what both phases share: FedProx's local step and the mean of the updates
     paper = Paper("Accelerating Federated Learning with Two-phase Gradient Adjustment", "Wang et al.", "ICPADS", 2022)
+    params: Params
 
     class Params(LocalReadings):
         mu: float = Field(0.1, ge=0, description="μ, strength of (μ/2)‖y − w‖²; 0.1 in the paper")
@@ -50,7 +48,7 @@ class TwoPhases(Algorithm):
     def mean_step(self, server: State, uploads: Uploads) -> Tensor:
         """η_g Σ_S p_k (y_k − w) [d]."""
         step: Tensor = average(uploads.y, uploads.clients.weights(self.params.weights)) - server.w
-        return step * float(self.params.eta_g)
+        return step * self.params.eta_g
 
 
 class FedGVR(TwoPhases):
@@ -60,6 +58,7 @@ class FedGVR(TwoPhases):
     observes = True
     laws = (Law("FedGVR(μ = 0, ε = 1) is SCAFFOLD", {"mu": 0.0, "h": 1_000_000, "weights": "uniform"}, "scaffold"),)
     variant = "fedkeel.algorithms.variants.fedgvrgm:FedGVRVariant"
+    params: Params
 
     class Params(ControlReadings, TwoPhases.Params):
         h: int = Field(5, ge=1, description="h, rounds over which the gain in accuracy is taken; 5 in the paper")
@@ -95,14 +94,12 @@ class FedGVR(TwoPhases):
         return server.replace(w=server.w + self.mean_step(server, uploads), c=c)
 
     def control_step(self, server: State, uploads: Uploads) -> Tensor:
-        """1/N Σ_S ω_k δ_k [d]."""
-        clients = uploads.clients
+        clients = uploads.clients  # 1/N Σ_S ω_k δ_k [d]
         shares = clients.uniform * clients.omega.squeeze(1) if self.params.weights == "n" else clients.uniform
-        if self.epsilon(server) == 1:
-            gain = control_gain(server.w, uploads.y, shares / uploads.travel.squeeze(1), shares.sum() * server.c)
-        else:
-            gain = average(uploads.delta_c, shares)
-        return gain * (clients.S / clients.N)
+        if self.epsilon(server) != 1:
+            return average(uploads.delta_c, shares) * (clients.S / clients.N)
+        rates = shares / uploads.travel.squeeze(1)
+        return control_gain(server.w, uploads.y, rates, shares.sum() * server.c) * (clients.S / clients.N)
 
 
 class FedGM(TwoPhases):
@@ -121,6 +118,7 @@ class FedGM(TwoPhases):
         Law("FedGM(μ = 0) is FedAvgM", {"mu": 0.0, "beta": 0.9, "scale": "unit"}, "fedavgm", {"beta": 0.9}),
     )
     variant = "fedkeel.algorithms.variants.fedgvrgm:FedGMVariant"
+    params: Params
 
     class Params(MomentumReadings, TwoPhases.Params):
         beta: float = Field(0.9, ge=0, lt=1, description="β, momentum of the server; 0.9 in the paper")
@@ -139,6 +137,7 @@ class FedGVRGM(FedGVR):
     idea = "Control variates that fade as accuracy saturates, and momentum at the server."
     laws = (Law("FedGVRGM(β = 0) is FedGVR", {"beta": 0.0, "scale": "unit"}, "fedgvr"),)
     variant = "fedkeel.algorithms.variants.fedgvrgm:FedGVRGMVariant"
+    params: Params
 
     class Params(FedGVRGMReadings, FedGM.Params, FedGVR.Params):
         pass

@@ -18,10 +18,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkeel.algorithms.contract import Law, Local, Message, Paper
+from fedkeel.algorithms.contract import Answer, Law, Local, Paper
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.objectives import cuts, mean, supervised
-from fedkeel.algorithms.state import State
 from fedkeel.learning.task import Batch, Net
 
 
@@ -38,6 +37,7 @@ class FedMLB(FedAvg):
             needs=frozenset({"stages"}),
         ),
     )
+    params: Params
 
     class Params(FedAvg.Params):
         lambda1: float = Field(1.0, ge=0, description="λ1, weight of the client's own cross-entropy")
@@ -45,7 +45,7 @@ class FedMLB(FedAvg):
         lambda3: float = Field(1.0, ge=0, description="λ3, weight of the divergence from the hybrid paths")
         T: float = Field(1.0, gt=0, description="T, temperature of the divergence; no factor T² is applied")
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
+    def local_round(self, local: Local) -> Answer:
         params, task, M = self.params, local.task, cuts(local.task, self.title)
 
         def objective(net: Net, y: Tensor, batch: Batch, extra: dict[str, Tensor]) -> Tensor:
@@ -63,8 +63,8 @@ class FedMLB(FedAvg):
             return value
 
         extras = {"w": local.w, "b": local.b}
-        y = local.train(gradient=lambda y, b, batch, _: task.gradient(y, b, batch, objective, extras))
-        return self.finish(local, y)
+        trained = local.train(gradient=lambda y, b, batch, _: task.gradient(y, b, batch, objective, extras))
+        return *self.finish(local, trained.y), trained
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:

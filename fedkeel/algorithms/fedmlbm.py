@@ -32,6 +32,7 @@ class FedMLBM(ServerMomentum, FedMLB):
             needs=frozenset({"stages"}),
         ),
     )
+    params: Params
 
     class Params(MomentumParams, FedMLB.Params):
         pass

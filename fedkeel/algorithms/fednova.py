@@ -56,6 +56,7 @@ class FedNova(Algorithm):
             needs=frozenset({"equal_steps"}),
         ),
     )
+    params: Params
 
     class Params(AlgorithmParams):
         # The authors' program counts steps instead of step weights where there is a proximal term, and lets that term

@@ -42,6 +42,7 @@ class SecondMomentParams(AdaptiveParams):
 class AdaptiveServer(Algorithm):
     """To stand before a base among a class's parents: ``class FedAdam(AdaptiveServer, FedAvg)``."""
 
+    params: AdaptiveParams
     server_rate = 1.0
 
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
@@ -72,12 +73,13 @@ class FedAdam(AdaptiveServer, FedAvg):
             "fedavg",
         ),
     )
+    params: Params
 
     class Params(SecondMomentParams, FedAvg.Params):
         pass
 
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
-        beta2 = float(self.params.beta2)
+        beta2 = self.params.beta2
         return beta2 * v + (1 - beta2) * delta.square()
 
 
@@ -93,13 +95,14 @@ class FedYogi(AdaptiveServer, FedAvg):
             "fedavg",
         ),
     )
+    params: Params
 
     class Params(SecondMomentParams, FedAvg.Params):
         pass
 
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
         square = delta.square()
-        return v - (1 - float(self.params.beta2)) * square * torch.sign(v - square)
+        return v - (1 - self.params.beta2) * square * torch.sign(v - square)
 
 
 class FedAdagrad(AdaptiveServer, FedAvg):
@@ -107,6 +110,7 @@ class FedAdagrad(AdaptiveServer, FedAvg):
     title = "FedAdagrad"
     idea = "The server divides its step, coordinate by coordinate, by the size of all past ones together."
     paper = _PAPER
+    params: Params
 
     class Params(AdaptiveParams, FedAvg.Params):
         pass

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fedkeel.algorithms.contract import Law, Local, Message, Paper, Problem
+from fedkeel.algorithms.advanced import Averaging, Rule
+from fedkeel.algorithms.contract import Answer, Law, Local, Message, Paper, Problem
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.state import State
 from fedkeel.algorithms.variants.readings import FedPMVRReadings
-from fedkeel.learning.averaging import Averaging
 
 
 class FedPMVR(FedAvg):
@@ -52,6 +52,7 @@ class FedPMVR(FedAvg):
     )
 
     variant = "fedkeel.algorithms.variants.fedpmvr:FedPMVRVariant"
+    params: Params
 
     class Params(FedPMVRReadings, FedAvg.Params):
         alpha: float = Field(
@@ -67,9 +68,9 @@ class FedPMVR(FedAvg):
         P = problem.layout.mask(self.params.mask)
         return State(m=problem.w0.new_zeros(int(P.sum()))) if self.params.keep else State()
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
+    def local_round(self, local: Local) -> Answer:
         P = local.problem.layout.slices(self.params.mask)
         size = sum(part.stop - part.start for part in P)
         m = local.client.m.clone() if self.params.keep else local.w.new_zeros(len(local.w), size)
-        y = local.train(averaging=Averaging(P, self.params.alpha, m))
-        return Message(y=y), State(m=m) if self.params.keep else State()
+        trained = local.train_by(Rule(averaging=Averaging(P, self.params.alpha, m)))
+        return Message(y=trained.y), State(m=m) if self.params.keep else State(), trained

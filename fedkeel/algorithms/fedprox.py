@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
+from fedkeel.algorithms.advanced import only_at
 from fedkeel.algorithms.contract import Law, Local, Paper
 from fedkeel.algorithms.corrections import pull
 from fedkeel.algorithms.fedavg import FedAvg
@@ -25,6 +26,7 @@ class FedProx(FedAvg):
     idea = "A spring of strength μ holds every client near the global model."
     paper = Paper("Federated Optimization in Heterogeneous Networks", "Li et al.", "MLSys", 2020)
     laws: ClassVar[tuple[Law, ...]] = (Law("FedProx(μ = 0) is FedAvg", {"mu": 0.0}, "fedavg"),)
+    params: Params
 
     class Params(FedAvg.Params):
         # FedDC's program ignores its μ and adds 1e-4·‖y − w‖² without the ½, which is μ = 2e-4.
@@ -40,4 +42,4 @@ class FedProx(FedAvg):
             return term
         k = torch.arange(int(local.steps.max()))
         first = (k % local.steps_per_epoch.unsqueeze(1)) == 0
-        return term.only_at(~first & (local.round.t > 0))
+        return only_at(term, ~first & (local.round.t > 0))

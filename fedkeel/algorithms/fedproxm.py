@@ -27,6 +27,7 @@ class FedProxM(ServerMomentum, FedProx):
         Law("FedProxM(β = 0) is FedProx", {"beta": 0.0, "mu": 0.1}, "fedprox", {"mu": 0.1}),
         Law("FedProxM(μ = 0) is FedAvgM", {"beta": 0.7, "mu": 0.0}, "fedavgm", {"beta": 0.7}),
     )
+    params: Params
 
     class Params(MomentumParams, FedProx.Params):
         pass

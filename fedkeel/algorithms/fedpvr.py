@@ -18,9 +18,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedkeel.algorithms.advanced import Rule
 from fedkeel.algorithms.contract import (
     Algorithm,
     AlgorithmParams,
+    Answer,
     Clients,
     Law,
     Local,
@@ -52,6 +54,7 @@ class FedPvr(Algorithm):
         Law("FedPVR of all layers is SCAFFOLD", {"mask": "all"}, "scaffold"),
         Law("FedPVR of no layer is FedAvg with equal weights", {"mask": "none"}, "fedavg", {"weights": "uniform"}),
     )
+    params: Params
 
     class Params(AlgorithmParams):
         # The authors' program trains the corrected layers without momentum, whatever the others have (0.9 there).
@@ -78,8 +81,9 @@ class FedPvr(Algorithm):
     def broadcast(self, server: State, round: Round, clients: Clients) -> Message:
         return Message(w=server.w, c=server.c)
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
-        return self.finish(local, local.train(self.correction(local), sgd=self._sgd(local)))
+    def local_round(self, local: Local) -> Answer:
+        trained = local.train_by(Rule(correction=self.correction(local)), sgd=self._sgd(local))
+        return *self.finish(local, trained.y), trained
 
     def correction(self, local: Local) -> Correction:
         by = torch.zeros_like(local.w)

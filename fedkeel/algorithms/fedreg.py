@@ -30,10 +30,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from fedkeel.algorithms.contract import Local, Message, Paper
+from fedkeel.algorithms.advanced import Rule
+from fedkeel.algorithms.contract import Answer, Local, Paper
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.objectives import mean
-from fedkeel.algorithms.state import State
 from fedkeel.errors import ModelError
 from fedkeel.learning.task import Batch, Net
 
@@ -48,6 +48,7 @@ class FedReg(FedAvg):
     paper = Paper(
         "Acceleration of Federated Learning with Alleviated Forgetting in Local Training", "Xu et al.", "ICLR", 2022
     )
+    params: Params
 
     class Params(FedAvg.Params):
         modes = {"code": {"floor": 1e-12}}
@@ -66,7 +67,7 @@ class FedReg(FedAvg):
             0.0, ge=0, description="added to a probability inside its logarithm; 1e-12 in the authors' program"
         )
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
+    def local_round(self, local: Local) -> Answer:
         params, task, w = self.params, local.task, local.w
         if task.loss.name != "cross_entropy":
             raise ModelError(
@@ -93,7 +94,8 @@ class FedReg(FedAvg):
             b = share(moved - a * g2, g3).clamp(min=0)
             return y - a * g2 - b * g3
 
-        return self.finish(local, local.train(gradient=gradient, after_step=after_step))
+        trained = local.train_by(Rule(gradient=gradient, after_step=after_step))
+        return *self.finish(local, trained.y), trained
 
     def pseudo_data(self, local: Local) -> tuple[list[Batch], list[Batch], Tensor]:
         """Pseudo batches with soft labels [K, B, C], perturbed batches with true ones, and each client's number [K]."""

@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedkeel.algorithms import fedveca_record as record
-from fedkeel.algorithms.contract import Algorithm, Clients, Law, Local, Message, Paper, Problem, Round, Uploads
+from fedkeel.algorithms.contract import Algorithm, Answer, Clients, Law, Local, Message, Paper, Problem, Round, Uploads
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import PerClient, State
 from fedkeel.algorithms.variants.readings import FedVecaReadings
@@ -54,6 +54,7 @@ class FedVeca(Algorithm):
     )
     unknown = record.UNKNOWN
     variant = "fedkeel.algorithms.variants.fedveca:FedVecaVariant"
+    params: Params
 
     class Params(FedVecaReadings):
         alpha: float = Field(0.95, gt=0, lt=1, description="α, sets the most steps, 1/(1 − α); 0.5, 0.95 or 0.995")
@@ -79,7 +80,7 @@ class FedVeca(Algorithm):
         tau: Tensor = down.tau.rows
         return tau.long()
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
+    def local_round(self, local: Local) -> Answer:
         w, r, seen = local.w, local.full_gradient(local.w), Estimates(local.w)
 
         def gradient(y: Tensor, b: Tensor, batch: Batch, lam: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,10 +94,9 @@ class FedVeca(Algorithm):
                 seen.compare(y, q, at_w, lam + 1, batch.active)
             return q, loss, b_after
 
-        y, gamma = local.train(gradient=gradient), local.down.gamma
-        # The first round has no earlier gradient.
-        delta = seen.delta / gamma if gamma else torch.zeros_like(seen.delta)
-        return Message(y=y, r=r, loss=local.full_loss(y), beta=seen.beta, delta=delta), State()
+        trained, gamma = local.train(gradient=gradient), local.down.gamma
+        delta = seen.delta / gamma if gamma else torch.zeros_like(seen.delta)  # round 0 has no earlier gradient
+        return Message(y=trained.y, r=r, loss=local.full_loss(trained.y), beta=seen.beta, delta=delta), State(), trained
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         p, eta, rows = uploads.clients.p, round.lr, torch.tensor(uploads.clients.ids)
@@ -105,7 +105,7 @@ class FedVeca(Algorithm):
         tau_bar = float(average(uploads.travel[:, 0] / eta, p))  # τ_i is FedNova's ‖a_i‖₁ with local momentum
         beta, delta = uploads.beta.double(), uploads.delta.double()
         A = eta * beta.square() * delta if record.norm(server.grad_prev) ** 2 else torch.full_like(delta, math.nan)
-        floor = self.floor(A, server.tau_floor[rows], float(self.params.alpha))
+        floor = self.floor(A, server.tau_floor[rows], self.params.alpha)
         return server.replace(
             w=server.w - eta * tau_bar * D,
             grad_prev=grad,

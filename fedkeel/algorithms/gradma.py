@@ -23,12 +23,13 @@ from typing import Literal
 from pydantic import Field
 
 from fedkeel.algorithms import gradma_memory as memory
-from fedkeel.algorithms.contract import Algorithm, Clients, Law, Local, Message, Paper, Problem, Round, Uploads
+from fedkeel.algorithms.advanced import Projection, Rule
+from fedkeel.algorithms.contract import Algorithm, Answer, Clients, Law, Local, Message, Paper, Problem, Round, Uploads
 from fedkeel.algorithms.server_steps import average_gap, gaps
 from fedkeel.algorithms.state import State
 from fedkeel.algorithms.variants.readings import GradMAReadings, GradMAServerReadings, GradMAWorkerReadings
 from fedkeel.errors import invalid
-from fedkeel.learning.projected import Projection, Row
+from fedkeel.learning.projected import Row
 from fedkeel.learning.projection import Blocks, bounds_of, project
 
 
@@ -41,6 +42,7 @@ class Both(Algorithm):
         "CVPR",
         2023,
     )
+    params: Params
 
     class Params(GradMAServerReadings):
         weights: Literal["uniform", "n"] = Field("uniform", description="a_i of the mean update: 1/S, or by samples")
@@ -50,6 +52,8 @@ class Both(Algorithm):
 
 class Worker(Both):
     """Algorithm 2."""
+
+    params: Params
 
     class Params(GradMAWorkerReadings, Both.Params):
         rows: tuple[Row, ...] = Field(
@@ -65,16 +69,18 @@ class Worker(Both):
     def client_init(self, problem: Problem) -> State:
         return State(x=problem.w0)
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
+    def local_round(self, local: Local) -> Answer:
         bounds = bounds_of(local.problem.layout, self.params.blocks)
-        x = local.train(projection=Projection(self.params.rows, local.client.x, self.params.rho_l, bounds))
-        return Message(y=x), State(x=x)
+        QP = Projection(self.params.rows, local.client.x, self.params.rho_l, bounds)
+        trained = local.train_by(Rule(projection=QP))
+        return Message(y=trained.y), State(x=trained.y), trained
 
 
 class Server(Both):
     """Algorithms 3 and 4."""
 
     unknown = memory.UNKNOWN
+    params: Params
 
     class Params(Both.Params):
         beta1: float = Field(0.5, ge=0, lt=1, description="β1, momentum of the projected update; 0.5 on CIFAR-10")
@@ -120,6 +126,7 @@ class GradMA(Worker, Server):
         Law("GradMA(β1 = 0) without server conflicts is GradMA-W", {"beta1": 0.0, "rho_g": -1.0}, "gradma_w"),
     )
     variant = "fedkeel.algorithms.variants.gradma:GradMAVariant"
+    params: Params
 
     class Params(GradMAReadings, Worker.Params, Server.Params):
         pass

@@ -48,6 +48,7 @@ class Mifa(Algorithm):
             needs=frozenset({"full"}),
         ),
     )
+    params: Params
 
     class Params(AlgorithmParams):
         # The authors' program lets nobody train while it waits; once all have shown up, everybody trains, present or
@@ -91,11 +92,11 @@ class Mifa(Algorithm):
     @property
     def server_rate(self) -> float:
         """η_g, unless a server rule wrapped around this one applies it (``server_momentum``)."""
-        return float(self.params.eta_g)
+        return self.params.eta_g
 
     @property
     def _calls_everybody(self) -> bool:
-        return bool(self.params.wait and self.params.fill == "everybody")
+        return self.params.wait and self.params.fill == "everybody"
 
     def _idle(self, server: State, clients: Clients) -> bool:
         """Whether clients only show up: the table is empty and this is not the round that fills it."""

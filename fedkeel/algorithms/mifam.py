@@ -35,6 +35,7 @@ class MifaM(ServerMomentum, Mifa):
             needs=frozenset({"full"}),
         ),
     )
+    params: Params
 
     class Params(MomentumParams, Mifa.Params):
         # The updates of absent clients are several rounds old; times the gain 1/(1 − 0.9) they made it unstable.

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedkeel.algorithms.contract import (
     Algorithm,
     AlgorithmParams,
+    Answer,
     Clients,
     Law,
     Local,
@@ -43,6 +44,7 @@ class MimeLite(Algorithm):
         2020,
     )
     laws = (Law("MimeLite(β = 0) is FedAvg", {"beta": 0.0, "eta_g": 1.0}, "fedavg"),)
+    params: Params
 
     class Params(AlgorithmParams):
         modes = {"code": {"form": "fedjax", "eta_g": 1.0}}
@@ -60,15 +62,15 @@ class MimeLite(Algorithm):
     def broadcast(self, server: State, round: Round, clients: Clients) -> Message:
         return Message(w=server.w, m=server.m)
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
+    def local_round(self, local: Local) -> Answer:
         fresh = self._fresh
 
         def gradient(y: Tensor, b: Tensor, batch: Batch, k: int) -> tuple[Tensor, Tensor, Tensor]:
             g, loss, b_after = local.task.gradient(y, b, batch)
             return fresh * g, loss, b_after
 
-        y = local.train(shift(self.params.beta * local.down.m), gradient=gradient)
-        return Message(y=y, r=local.full_gradient(local.w)), local.client
+        trained = local.train(shift(self.params.beta * local.down.m), gradient=gradient)
+        return Message(y=trained.y, r=local.full_gradient(local.w)), local.client, trained
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         p = uploads.clients.weights(self.params.weights)

@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkeel.algorithms.contract import Law, Local, Message, Paper, Problem
+from fedkeel.algorithms.contract import Answer, Law, Local, Message, Paper, Problem
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.objectives import cuts, mean, supervised
 from fedkeel.algorithms.state import State
@@ -39,6 +39,7 @@ class Moon(FedAvg):
     laws: ClassVar[tuple[Law, ...]] = (
         Law("MOON(μ = 0) is FedAvg of the same model", {"mu": 0.0}, "fedavg", needs=frozenset({"stages"})),
     )
+    params: Params
 
     class Params(FedAvg.Params):
         # The authors' program keeps the models of all clients after each of the last rounds. The pool is empty in
@@ -61,24 +62,24 @@ class Moon(FedAvg):
             when=problem.w0.new_full((slots,), -1),  # the round in which each was trained
         )
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
+    def local_round(self, local: Local) -> Answer:
         task, levels = local.task, cuts(local.task, self.title)
         prev, prev_b, when, valid = self.contrasted(local.client, local.round.t)
         extras = {"w": local.w, "b": local.b, "prev": prev, "prev_b": prev_b, "valid": valid}
-        mu = float(self.params.mu)
+        mu = self.params.mu
 
         def objective(net: Net, y: Tensor, batch: Batch, extra: dict[str, Tensor]) -> Tensor:
             z = net.features(y, batch.x)
             value = supervised(task, net.forward(y, z, start=levels), y, batch)
             return value + mu * mean(self._contrast(task, z, batch.x, extra), batch)
 
-        y = local.train(gradient=lambda y, b, batch, _: task.gradient(y, b, batch, objective, extras))
+        trained = local.train(gradient=lambda y, b, batch, _: task.gradient(y, b, batch, objective, extras))
         client = State(
-            prev=torch.cat([prev[:, 1:], y.unsqueeze(1)], dim=1),
-            prev_b=torch.cat([prev_b[:, 1:], local.results[-1].b.unsqueeze(1)], dim=1),
+            prev=torch.cat([prev[:, 1:], trained.y.unsqueeze(1)], dim=1),
+            prev_b=torch.cat([prev_b[:, 1:], trained.b.unsqueeze(1)], dim=1),
             when=torch.cat([when[:, 1:], torch.full_like(when[:, :1], local.round.t)], dim=1),
         )
-        return Message(y=y), client
+        return Message(y=trained.y), client, trained
 
     def contrasted(self, client: State, t: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What K clients stand off from in round t, oldest first: models, their buffers, their rounds, and which count.

@@ -27,6 +27,7 @@ class MoonM(ServerMomentum, Moon):
         Law("MOONM(β = 0) is MOON", {"beta": 0.0}, "moon", needs=frozenset({"stages"})),
         Law("MOONM(μ = 0) is FedAvgM", {"mu": 0.0}, "fedavgm", needs=frozenset({"stages"})),
     )
+    params: Params
 
     class Params(MomentumParams, Moon.Params):
         modes = {"code": Moon.Params.modes["code"] | {"dampened": True}}

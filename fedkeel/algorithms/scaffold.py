@@ -40,6 +40,7 @@ class Scaffold(Algorithm):
     paper = Paper(
         "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", "Karimireddy et al.", "ICML", 2020
     )
+    params: Params
 
     class Params(AlgorithmParams):
         # FedDyn's and FedDC's program: every client takes the average client's steps, c is scaled by size in the
@@ -99,7 +100,7 @@ class Scaffold(Algorithm):
 
     @property
     def _uploads_c(self) -> bool:
-        return bool(self.params.option == 1 or self.params.traffic == "paper")
+        return self.params.option == 1 or self.params.traffic == "paper"
 
     def _travel(self, travel: Tensor, round: Round) -> Tensor:
         """K_i·η as the update of c_i uses it [K, 1]."""

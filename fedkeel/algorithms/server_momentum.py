@@ -24,6 +24,7 @@ class MomentumParams(AlgorithmParams):
 class ServerMomentum(Algorithm):
     """To stand before a base among a class's parents: ``class FedAvgM(ServerMomentum, FedAvg)``."""
 
+    params: MomentumParams
     server_rate = 1.0
 
     def server_init(self, problem: Problem) -> State:

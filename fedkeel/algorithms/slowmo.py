@@ -35,6 +35,7 @@ class SlowMo(Algorithm):
             needs=frozenset({"constant_lr"}),
         ),
     )
+    params: Params
 
     class Params(AlgorithmParams):
         beta: float = Field(0.5, ge=0, lt=1, description="β, slow momentum; 0.4 to 0.8 in the paper")

@@ -45,6 +45,7 @@ class VrlSgd(Algorithm):
     )
     needs = frozenset({"full", "equal_steps"})
     laws = (Law("VRL-SGD is SCAFFOLD", {}, "scaffold", needs=frozenset({"full", "equal_steps"})),)
+    params: Params
 
     class Params(AlgorithmParams):
         weights: Literal["uniform", "n"] = Field("uniform", description="weights of the average: equal, or samples")

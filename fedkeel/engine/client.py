@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.contract import Algorithm, Clients, Local, Problem, Round
+from fedkeel.algorithms.contract import Algorithm, Answer, Clients, Local, Problem, Round
 from fedkeel.algorithms.registry import is_registered
 from fedkeel.algorithms.state import Message, State
 from fedkeel.engine.exchange import Call, Outcome, gather, taken
@@ -229,7 +229,7 @@ def train_one(work: Work, i: int) -> Outcome:
     local = local_of(work, i)
     try:
         with nullcontext() if work.draws_nothing else work.keyed(client):
-            message, state = _local_round(work, local)
+            message, state, trained = _local_round(work, local)
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
@@ -237,7 +237,6 @@ def train_one(work: Work, i: int) -> Outcome:
             f"client {client} has a minibatch of one sample, on which BatchNorm cannot train; "
             "choose another training.batch_size, training.drop_last = true, or a model without BatchNorm."
         ) from None
-    trained = local.results[-1]
     return Outcome(message, state, trained.b, trained.loss, list(trained.norms), _moved(trained))
 
 
@@ -265,13 +264,12 @@ def _trained_together(work: Work) -> Outcome:
         lambda: stacked([one.full_batches() for one in each], dtype),
         lambda: stacked([one.pseudo_batches for one in each], dtype),
     )
-    message, state = _local_round(work, local)
-    trained = local.results[-1]
+    message, state, trained = _local_round(work, local)
     norms = [own[: int(steps)] for own, steps in zip(trained.norms, local.steps, strict=True)]
     return Outcome(message, state, trained.b, trained.loss, norms, _moved(trained))
 
 
-def _local_round(work: Work, local: Local) -> tuple[Message, State]:
+def _local_round(work: Work, local: Local) -> Answer:
     if work.task.device.type == "cpu":
         return work.algorithm.local_round(local)
     with work.task.device:  # whatever an algorithm makes is made there

@@ -6,7 +6,7 @@ are made once per round from what a client received and remembers, added togethe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -27,14 +27,10 @@ class Correction:
 
     def __add__(self, other: Correction) -> Correction:
         if self.when is not None or other.when is not None:
-            raise ValueError("add corrections first, then say at which steps the sum applies (only_at)")
+            raise ValueError("add corrections first, then say at which steps the sum applies (advanced.only_at)")
         return Correction(
             _sum(self.slope, other.slope), _sum(self.constant, other.constant), _sum(self.decay, other.decay)
         )
-
-    def only_at(self, when: Tensor) -> Correction:
-        """The same correction at some steps only: ``when`` is boolean [K, steps]."""
-        return replace(self, when=when)
 
     def add_to(self, q: Tensor, y: Tensor, k: int) -> None:
         """Correct the gradient q [K, d] of step k in place."""

@@ -25,11 +25,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.dense import AffinePull, DenseNet, Descent, mean_loss, minus_one_hot
 from fedkeel.learning.kernels.projected import DenseWorker
-from fedkeel.learning.projected import Projection
+from fedkeel.learning.rule import Rule
 from fedkeel.learning.task import Batch, Task, positions, stream
 
 
@@ -68,10 +67,8 @@ class Trained:
     """‖y − y_0‖ over all steps, before it is limited [K]; None without a limit, where nobody asks."""
 
 
-Gradient = Callable[[Tensor, Tensor, Batch, int], tuple[Tensor, Tensor, Tensor]]
-"""``gradient(y, b, batch, k) → (q [K, d], loss [K], buffers [K, m])`` of step k; the step then overwrites y."""
-AfterStep = Callable[[Tensor, Batch, int], Tensor]
-"""``after_step(y, batch, k) → y``: what an algorithm does to the parameters once step k is taken."""
+PLAIN = Rule()
+"""Steps along the gradient."""
 
 
 class Walk(Protocol):
@@ -95,31 +92,25 @@ def train(
     b: Tensor,
     batches: Iterable[Batch],
     sgd: Sgd,
-    correction: Correction | None = None,
-    gradient: Gradient | None = None,
-    after_step: AfterStep | None = None,
-    averaging: Averaging | None = None,
-    projection: Projection | None = None,
+    rule: Rule = PLAIN,
     all_samples: Callable[[], Sequence[Batch]] | None = None,
 ) -> Trained:
     """Train K clients from parameters y [K, d] and buffers b [K, m] over their batches.
 
-    ``gradient`` or ``projection`` replaces the gradient. ``all_samples`` makes all of the clients' samples in one pass,
-    in case that something can be computed of them beforehand.
+    ``all_samples`` makes all of the clients' samples in one pass, in case that something can be computed of them
+    beforehand.
     """
     start = y
-    if gradient is not None and projection is not None:
-        raise ValueError("a step follows a gradient of its own or a projected one, not both")
-    if task.dense is not None and after_step is None and gradient is None:
-        if projection is None and _folds(task.dense, sgd, correction, averaging):
+    if task.dense is not None and not rule.used & {"gradient", "after_step"}:
+        if rule.projection is None and _folds(task.dense, sgd, rule):
             y = y.clone()
-            descent = Descent(task.dense, y, sgd.lr, _folded(sgd, correction or Correction(), y), averaging)
+            descent = Descent(task.dense, y, sgd.lr, _folded(sgd, rule.correction or Correction(), y), rule.averaging)
             return _limited(_walked(task.dense, descent, b, batches), start, sgd.max_move)
-        if projection is not None and _projects(sgd, correction, averaging, projection):
-            worker = DenseWorker(task.dense, projection, start, sgd.lr, positions(batches), all_samples)
+        if rule.projection is not None and _projects(sgd, rule):
+            worker = DenseWorker(task.dense, rule.projection, start, sgd.lr, positions(batches), all_samples)
             return _limited(_walked(task.dense, worker, b, batches), start, sgd.max_move)
-    if projection is not None:
-        gradient = projection.gradients(task, start)
+    correction, averaging, after_step = rule.correction, rule.averaging, rule.after_step
+    gradient = rule.gradient if rule.projection is None else rule.projection.gradients(task, start)
     y = y.clone()
     workspace = torch.empty_like(y)
     changes_q = averaging is not None or correction is not None or sgd.clip is not None or bool(sgd.weight_decay)
@@ -168,16 +159,16 @@ def train(
     return _limited(Trained(y, b, loss_sum / steps_taken.clamp(min=1), recorded), start, sgd.max_move)
 
 
-def _folds(net: DenseNet, sgd: Sgd, correction: Correction | None, averaging: Averaging | None) -> bool:
+def _folds(net: DenseNet, sgd: Sgd, rule: Rule) -> bool:
     """Whether a step is y ← factor·y + offset − η·q with q = ∇ or m: nothing depends on the size of the gradient."""
-    affine = sgd.clip is None and not sgd.has_momentum and (correction is None or correction.when is None)
-    return affine and (averaging is None or net.can_average(averaging))
+    affine = sgd.clip is None and not sgd.has_momentum and (rule.correction is None or rule.correction.when is None)
+    return affine and (rule.averaging is None or net.can_average(rule.averaging))
 
 
-def _projects(sgd: Sgd, correction: Correction | None, averaging: Averaging | None, projection: Projection) -> bool:
+def _projects(sgd: Sgd, rule: Rule) -> bool:
     """Whether a step is y ← y − η·QP(g, G) and nothing else."""
-    plain = sgd.clip is None and not sgd.has_momentum and not sgd.weight_decay
-    return plain and correction is None and averaging is None and projection.decay is None and bool(projection.rows)
+    plain = sgd.clip is None and not sgd.has_momentum and not sgd.weight_decay and rule.used == {"projection"}
+    return plain and rule.projection is not None and rule.projection.decay is None and bool(rule.projection.rows)
 
 
 def _walked(net: DenseNet, steps: Walk, b: Tensor, batches: Iterable[Batch]) -> Trained:

@@ -25,7 +25,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from fedkeel.learning.layout import Layout
@@ -232,6 +231,8 @@ def _moved(before: Tensor, g: Tensor, length: float, G: Directions, z: Tensor) -
 
 def _dual(K: Tensor, p: Tensor) -> Tensor:
     """z for unit rows and unit g: with K = FᵀF, the nonnegative least squares of F z = −F⁻ᵀ p [m]."""
+    from scipy.optimize import nnls  # which takes longer to import than all of fedkeel
+
     values, vectors = torch.linalg.eigh(K)
     real = values > _noise(K) * values[-1]
     values, vectors = values[real].sqrt(), vectors[:, real]

@@ -9,6 +9,7 @@ from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.loop import Sgd, train
 from fedkeel.learning.losses import squared_hinge
+from fedkeel.learning.rule import Rule
 from fedkeel.learning.staged import Staged
 from fedkeel.learning.task import Batch, Task
 
@@ -133,9 +134,9 @@ def test_the_folded_step_is_the_step_of_the_loop(name: str, unequal: bool) -> No
     task, steps = four_steps(unequal)
     y, b = task.w0.expand(K, -1), task.b0.expand(K, -1)
     correction = CORRECTIONS[name](K, task.d)
-    folded = train(task, y, b, steps, Sgd(0.1, weight_decay=0.01), correction)
+    folded = train(task, y, b, steps, Sgd(0.1, weight_decay=0.01), Rule(correction=correction))
     task.dense = None
-    plain = train(task, y, b, steps, Sgd(0.1, weight_decay=0.01), correction)
+    plain = train(task, y, b, steps, Sgd(0.1, weight_decay=0.01), Rule(correction=correction))
     assert torch.allclose(folded.y, plain.y, atol=1e-13)
     assert torch.allclose(folded.loss, plain.loss, atol=1e-13)
     if unequal:
@@ -164,9 +165,9 @@ def test_averaged_steps_fold_where_whole_layers_are_averaged(name: str, unequal:
     one, two = Averaging(parts, 0.4, start.clone()), Averaging(parts, 0.4, start.clone())
     assert task.dense is not None
     assert task.dense.can_average(one) == folds
-    folded = train(task, y, b, steps, Sgd(0.1, weight_decay=0.01), correction, averaging=one)
+    folded = train(task, y, b, steps, Sgd(0.1, weight_decay=0.01), Rule(correction=correction, averaging=one))
     task.dense = None
-    plain = train(task, y, b, steps, Sgd(0.1, weight_decay=0.01), correction, averaging=two)
+    plain = train(task, y, b, steps, Sgd(0.1, weight_decay=0.01), Rule(correction=correction, averaging=two))
     assert torch.allclose(folded.y, plain.y, atol=1e-13)
     assert torch.allclose(one.m, two.m, atol=1e-13)
     assert not torch.allclose(one.m[0], start[0])

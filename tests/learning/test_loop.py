@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.loop import Sgd, train
 from fedkeel.learning.losses import Loss
+from fedkeel.learning.rule import Rule
 from fedkeel.learning.task import Batch, Task
 
 
@@ -31,7 +32,7 @@ def batches(*means: float) -> list[Batch]:
 
 def end(sgd: Sgd, start: float, steps: list[Batch], correction: Correction | None = None) -> float:
     y = torch.full((1, 1), start, dtype=torch.float64)
-    return float(train(TASK, y, torch.empty(1, 0), steps, sgd, correction).y)
+    return float(train(TASK, y, torch.empty(1, 0), steps, sgd, Rule(correction=correction)).y)
 
 
 def test_plain_steps() -> None:
@@ -67,7 +68,7 @@ def test_momentum_may_differ_by_coordinate() -> None:
 
 def test_a_correction_at_some_steps_only() -> None:
     """A shift of 1 in the second step only: 1 → 0.9 → 0.9 − 0.1·(0.9 + 1) = 0.71."""
-    shift = Correction(constant=torch.ones(1, dtype=torch.float64)).only_at(torch.tensor([[False, True]]))
+    shift = Correction(constant=torch.ones(1, dtype=torch.float64), when=torch.tensor([[False, True]]))
     assert end(Sgd(0.1), 1.0, batches(0, 0), shift) == pytest.approx(0.71, abs=1e-15)
 
 
@@ -105,7 +106,7 @@ def test_a_move_whose_square_overflows_is_limited_too() -> None:
         torch.empty(1, 0),
         batches(0),
         Sgd(1.0, max_move=2.0),
-        gradient=lambda y, b, batch, k: (torch.full_like(y, 1e30), torch.zeros(1), b),
+        Rule(gradient=lambda y, b, batch, k: (torch.full_like(y, 1e30), torch.zeros(1), b)),
     )
     assert trained.y.item() == pytest.approx(-2.0)
     assert trained.moved.item() == pytest.approx(1e30)

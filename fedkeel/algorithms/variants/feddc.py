@@ -60,7 +60,7 @@ class FedDCVariant(FedDC):
 
     @property
     def _uploads_c(self) -> bool:
-        return bool(self.params.g == "last_update" or self.params.traffic == "paper")
+        return self.params.g == "last_update" or self.params.traffic == "paper"
 
     def _for_client(self, local: Local) -> Tensor:
         """c as clients of their size use it [K, d]."""

@@ -69,12 +69,14 @@ class FedGVRVariant(FedGVR, Restarting):
 
 
 class PrintedMomentum(TwoPhases):
+    params: FedGM.Params
+
     def mean_step(self, server: State, uploads: Uploads) -> Tensor:
         """As before, or times S/N with this round's S."""
         clients = uploads.clients
         step: Tensor = average(uploads.y, clients.weights(self.params.weights)) - server.w
         scale = clients.S / clients.N if self.params.scale == "participation" else 1.0
-        return step * (float(self.params.eta_g) * scale)
+        return step * (self.params.eta_g * scale)
 
     def moved(self, x: Tensor, v: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """GM: x after the step, and the new v."""
@@ -93,6 +95,8 @@ class FedGMVariant(PrintedMomentum, FedGM, Restarting):
 
 
 class FedGVRGMVariant(PrintedMomentum, FedGVRGM, FedGVRVariant):
+    params: FedGVRGM.Params
+
     def server_init(self, problem: Problem) -> State:
         server = super().server_init(problem)
         return server if self.params.c_momentum == "none" else server.replace(v_c=problem.zeros())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.contract import Local, Message, Problem
+from fedkeel.algorithms.contract import Answer, Local, Message, Problem
 from fedkeel.algorithms.fedpmvr import FedPMVR
 from fedkeel.algorithms.state import State
 
@@ -16,8 +16,9 @@ class FedPMVRVariant(FedPMVR):
         P = problem.layout.mask(self.params.mask)
         return State(m=problem.w0.new_zeros(int(P.sum()))) if self.params.variant in ("ema", "repo") else State()
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
-        return self.finish(local, local.train())
+    def local_round(self, local: Local) -> Answer:
+        trained = local.train()
+        return *self.finish(local, trained.y), trained
 
     def finish(self, local: Local, y: Tensor) -> tuple[Message, State]:
         P, alpha, variant = local.problem.layout.mask(self.params.mask), self.params.alpha, self.params.variant

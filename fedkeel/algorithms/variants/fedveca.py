@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms import fedveca_record as record
-from fedkeel.algorithms.contract import Clients, Local, Message, Problem, Round, Uploads
+from fedkeel.algorithms.contract import Answer, Clients, Local, Message, Problem, Round, Uploads
 from fedkeel.algorithms.fedveca import Estimates, FedVeca, usable
 from fedkeel.algorithms.fedveca_record import norm
 from fedkeel.algorithms.server_steps import average
@@ -39,7 +39,7 @@ class FedVecaVariant(FedVeca):
             return Message(w=message.w, tau=message.tau, grad=server.grad_prev)
         return message
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
+    def local_round(self, local: Local) -> Answer:
         w, r, seen = local.w, local.full_gradient(local.w), Estimates(local.w)
 
         def at_w(b: Tensor, batch: Batch, draws: list[Tensor]) -> Tensor:
@@ -58,9 +58,9 @@ class FedVecaVariant(FedVeca):
                 seen.compare(y, q, at_w(b, batch, draws), terms, batch.active)
             return q, loss, b_after
 
-        y = local.train(gradient=gradient)
-        delta = self._over_gamma(seen.delta, local.down)
-        return Message(y=y, r=r, loss=local.full_loss(y), beta=seen.beta, delta=delta), State()
+        trained = local.train(gradient=gradient)
+        delta, loss = self._over_gamma(seen.delta, local.down), local.full_loss(trained.y)
+        return Message(y=trained.y, r=r, loss=loss, beta=seen.beta, delta=delta), State(), trained
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         p, eta, rows = uploads.clients.p, round.lr, torch.tensor(uploads.clients.ids)
@@ -77,7 +77,7 @@ class FedVecaVariant(FedVeca):
         beta, delta = uploads.beta.double(), uploads.delta.double() / (gamma if current and gamma else 1.0)
         A = eta * beta.square() * delta if gamma else torch.full_like(delta, math.nan)
         used = usable(A)
-        alpha = float(self.params.alpha) if used is None else self.alpha(used, record.smoothness(server))
+        alpha = self.params.alpha if used is None else self.alpha(used, record.smoothness(server))
         floor = self.floor(A, server.tau_floor[rows], alpha)
         return server.replace(
             w=candidate if accepted else server.w,
@@ -92,8 +92,8 @@ class FedVecaVariant(FedVeca):
     def alpha(self, A: Tensor, L: float) -> float:
         """α_k, held below 2L/min A if wanted and as soon as there is an L."""
         if self.params.alpha_cap and not math.isnan(L):
-            return min(float(self.params.alpha), 0.999 * 2 * L / float(A.min()))
-        return float(self.params.alpha)
+            return min(self.params.alpha, 0.999 * 2 * L / float(A.min()))
+        return self.params.alpha
 
     def _over_gamma(self, delta: Tensor, down: State) -> Tensor:
         """δ_i [K]; 0 in the first round, which has no earlier gradient."""

@@ -12,12 +12,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.contract import Algorithm, Local, Message, Problem
+from fedkeel.algorithms.advanced import Projection, Rule
+from fedkeel.algorithms.contract import Answer, Local, Message, Problem, Trained
 from fedkeel.algorithms.gradma import GradMA, Worker
 from fedkeel.algorithms.gradma_s import GradMAS
 from fedkeel.algorithms.gradma_w import GradMAW
 from fedkeel.algorithms.state import State
-from fedkeel.learning.projected import Projection
 from fedkeel.learning.projection import bounds_of
 
 
@@ -29,12 +29,12 @@ class WorkerVariant(Worker):
         first = State(x=problem.w0)
         return first if self.params.unseen == "initial" else first.replace(seen=problem.w0.new_zeros(1))
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
+    def local_round(self, local: Local) -> Answer:
         bounds = bounds_of(local.problem.layout, self.params.blocks)
         rule = Projection(self.params.rows, self._previous_model(local), self.params.rho_l, bounds)
-        x = trained(self, local, replace(rule, own_draws=self.params.dropout == "own"))
-        now = {"x": x, "seen": x.new_ones(len(x), 1)}
-        return Message(y=x), local.client.replace(**{name: now[name] for name in local.client})
+        trained = train(local, self.params.decay, replace(rule, own_draws=self.params.dropout == "own"))
+        now = {"x": trained.y, "seen": trained.y.new_ones(len(trained.y), 1)}
+        return Message(y=trained.y), local.client.replace(**{name: now[name] for name in local.client}), trained
 
     def _previous_model(self, local: Local) -> Tensor:
         """x_{−1} [K, d]."""
@@ -53,18 +53,20 @@ class GradMAWVariant(GradMAW, WorkerVariant):
 
 
 class GradMASVariant(GradMAS):
-    def local_round(self, local: Local) -> tuple[Message, State]:
+    def local_round(self, local: Local) -> Answer:
         if self.params.decay == "all":
             return super().local_round(local)
         nothing = Projection((), local.w, 0.0, bounds_of(local.problem.layout, "flat"))
-        return Message(y=trained(self, local, nothing)), State()
+        trained = train(local, self.params.decay, nothing)
+        return Message(y=trained.y), State(), trained
 
 
-def trained(algorithm: Algorithm, local: Local, rule: Projection) -> Tensor:
-    """x_I of K workers [K, d], with weight decay before or after the projection."""
-    if algorithm.params.decay == "all":
-        return local.train(projection=rule)
+def train(local: Local, decay: str, rule: Projection) -> Trained:
+    """The steps of K workers, with weight decay before or after the projection."""
+    if decay == "all":
+        return local.train_by(Rule(projection=rule))
     strength = torch.zeros_like(local.problem.w0)
     for entry in local.problem.layout:
         strength[entry.start : entry.stop] = 0.0 if "bias" in entry.name else local.sgd.weight_decay
-    return local.train(projection=replace(rule, decay=strength), sgd=replace(local.sgd, weight_decay=0.0))
+    rule = replace(rule, decay=strength)
+    return local.train_by(Rule(projection=rule), sgd=replace(local.sgd, weight_decay=0.0))

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedkeel.algorithms.contract import Local, Message
+from fedkeel.algorithms.contract import Answer, Local
 from fedkeel.algorithms.fedpmvr import FedPMVR
-from fedkeel.algorithms.state import State
 from tests.replay.run import Reader, Replay, Setup
 from tests.replay.setups.common import keep, work
 from tests.replay.trace import Trace
@@ -22,11 +21,11 @@ class Watched(FedPMVR):
         super().__init__(**params)
         self.trained: dict[tuple[int, int], Tensor] = {}
 
-    def local_round(self, local: Local) -> tuple[Message, State]:
-        result = super().local_round(local)
-        for client, y in zip(local.clients.ids, local.results[-1].y, strict=True):
+    def local_round(self, local: Local) -> Answer:
+        message, state, trained = super().local_round(local)
+        for client, y in zip(local.clients.ids, trained.y, strict=True):
             self.trained[local.round.t, client] = y
-        return result
+        return message, state, trained
 
 
 def _trained(replay: Replay) -> np.ndarray:

@@ -1,0 +1,99 @@
+"""What single methods need beyond the contract. Look here if yours does too; most do not.
+
+Hooks of an algorithm:
+
+    buffers     what must happen to BatchNorm statistics (FedBN)
+    cohort      who takes part, where a method overrules the sampling (MIFA's program)
+    personal    models that clients would use themselves, where these differ from w (FedBN)
+    variant     the subclass that computes other readings of a paper (``algorithms/variants``)
+
+Services during a round:
+
+    local.train_by(rule)         steps with a projection (GradMA), an average of gradients (FedPMVR), something done
+                                 after each (FedReg), or with another optimiser (FedPVR)
+    local.full_loss              losses over all samples (FedVeca); so does ``uploads.losses_at``, at the server
+    local.pseudo_batches         one more pass over the data, shuffled apart (FedReg)
+    only_at(correction, when)    a correction at some steps only (FedProx as FedBN's program has it)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedkeel.algorithms.state import State
+from fedkeel.learning.averaging import Averaging as Averaging
+from fedkeel.learning.correction import Correction
+from fedkeel.learning.loop import Sgd, Trained, train
+from fedkeel.learning.projected import Projection as Projection
+from fedkeel.learning.rule import Rule as Rule
+from fedkeel.learning.task import Batch, Task
+
+
+class AdvancedHooks:
+    """Of an algorithm."""
+
+    buffers: ClassVar[str | None] = None
+    """What must happen to BatchNorm statistics, where the method itself says so (overrides ``training.buffers``)."""
+
+    variant: ClassVar[str] = ""
+    """``module:Class``: the subclass that computes other readings of the paper, where there are any."""
+
+    def cohort(self, server: State, present: tuple[int, ...], N: int) -> tuple[int, ...]:
+        """Who takes part, given who is there: the same, unless a method's program calls others (MIFA's does once)."""
+        return present
+
+    def personal(self, server: State, clients: State) -> Tensor | None:
+        """The models [K, d] that K clients with these states would use, where they keep part of it to themselves."""
+        return None
+
+
+class AdvancedServices:
+    """Of what clients see during a round."""
+
+    task: Task
+    b: Tensor
+    sgd: Sgd
+    full_batches: Callable[[], Sequence[Batch]]
+    make_pseudo_batches: Callable[[], Sequence[Batch]]
+
+    def train_by(self, rule: Rule, start: Tensor | None = None, sgd: Sgd | None = None) -> Trained:
+        """Run the shared loop by a rule, from ``start`` (default: the global model) and with any optimiser."""
+        first = self.w if start is None else start
+        return train(self.task, first, self.b, self.batches, sgd or self.sgd, rule, self.full_batches)
+
+    @property
+    def w(self) -> Tensor:
+        raise NotImplementedError
+
+    @property
+    def batches(self) -> Sequence[Batch]:
+        raise NotImplementedError
+
+    @cached_property
+    def pseudo_batches(self) -> Sequence[Batch]:
+        """One more pass over each client's data, shuffled apart from the steps (FedReg makes pseudo data of it)."""
+        return self.make_pseudo_batches()
+
+    def full_loss(self, at: Tensor) -> Tensor:
+        """F_i at parameters [K, d], over all of each client's samples, in evaluation mode [K]."""
+        return self.over_all_samples(at)[1]
+
+    def over_all_samples(self, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients [K, d] and losses [K] at parameters [K, d], over all of each client's samples."""
+        gradient, loss = torch.zeros_like(at), at.new_zeros(len(at))
+        for batch in self.full_batches():
+            g, value, _ = self.task.gradient(at, self.b, batch, train=False)
+            gradient += g
+            loss += value
+        return gradient, loss
+
+
+def only_at(correction: Correction, when: Tensor) -> Correction:
+    """The same correction at some steps only: ``when`` is boolean [K, steps]."""
+    return replace(correction, when=when)

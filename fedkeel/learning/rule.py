@@ -1,0 +1,38 @@
+"""What an algorithm puts into local steps, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from torch import Tensor
+
+from fedkeel.learning.averaging import Averaging
+from fedkeel.learning.correction import Correction
+from fedkeel.learning.projected import Projection
+from fedkeel.learning.task import Batch
+
+Gradient = Callable[[Tensor, Tensor, Batch, int], tuple[Tensor, Tensor, Tensor]]
+"""``gradient(y, b, batch, k) → (q [K, d], loss [K], buffers [K, m])`` of step k; the step then overwrites y."""
+AfterStep = Callable[[Tensor, Batch, int], Tensor]
+"""``after_step(y, batch, k) → y``: what an algorithm does to the parameters once step k is taken."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The parts of a step that are an algorithm's own, in the order in which a step comes to them; None: as usual."""
+
+    gradient: Gradient | None = None
+    projection: Projection | None = None
+    averaging: Averaging | None = None
+    correction: Correction | None = None
+    after_step: AfterStep | None = None
+
+    def __post_init__(self) -> None:
+        if self.gradient is not None and self.projection is not None:
+            raise ValueError("a step follows a gradient of its own or a projected one, not both")
+
+    @property
+    def used(self) -> frozenset[str]:
+        """The names of the parts that are set."""
+        return frozenset(part.name for part in fields(self) if getattr(self, part.name) is not None)
