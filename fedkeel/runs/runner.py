@@ -14,6 +14,8 @@ from fedkeel.engine.rounds import Rounds, RunState
 from fedkeel.engine.server import RoundRecord
 from fedkeel.errors import FedkeelError
 from fedkeel.learning.task import Score
+from fedkeel.notices import notice
+from fedkeel.runs import health
 from fedkeel.runs.history import History, Measured, RoundSummary, mean
 from fedkeel.runs.store import Store
 
@@ -38,6 +40,8 @@ class Progress:
     """Evaluations made after this round; empty where none was due."""
     faults: tuple[Fault, ...] = ()
     """What went wrong in this round."""
+    executor: str = ""
+    """What computes the clients; where that is ``auto``, what it chose and why."""
 
 
 SHORT = 5.0
@@ -63,8 +67,12 @@ def execute(
     """All rounds from a state (default: the first) to the last; the arguments are those of ``rounds``."""
     history = history or History()
     last = begin(simulation, evaluation, store, history) if state is None else state
+    seen = health.seen(history)
     for after, progress in rounds(simulation, evaluation, last, history, store, stop, keep_every):
         last = after
+        seen, concerns = seen.after(progress.summary, progress.measured)
+        for concern in concerns:
+            notice("health", health.advice(concern, simulation.training))
         if watch is not None:
             watch(progress)
     return last, history
@@ -107,7 +115,8 @@ def rounds(
             keep = keep_every > 0 and done.state.t % keep_every == 0
             store.commit(done.state, done.record, summary, measured, scores, keep)
         total = simulation.training.rounds
-        return done.state, Progress(done.state.t, total, summary, measured, done.record.faults)
+        used = simulation.executor.describe()
+        return done.state, Progress(done.state.t, total, summary, measured, done.record.faults, used)
 
     unfinished: Done | None = None
     while state.t < simulation.training.rounds:

@@ -1,0 +1,138 @@
+"""Whether a run is going wrong although every number is finite: its accuracy collapsed, or its drift exploded.
+
+Both questions are asked of medians, because single rounds swing widely where few and very different clients take part.
+The thresholds are meant to stay silent on that noise, and to speak where the run will not recover by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from statistics import median
+from typing import Literal
+
+from fedkeel.engine.settings import Training
+from fedkeel.runs.history import History, Measured, RoundSummary
+
+Kind = Literal["collapse", "explosion"]
+
+EVALUATIONS = 5
+"""A level is the median of so many evaluations: two outliers among them do not move it."""
+LOST = 0.7
+"""A level below this share of the best one is a collapse. Where a tenth of very unlike clients take part (Dirichlet
+0.01, two shards of one label), levels of healthy runs kept 90 %; SCAFFOLD without clipping kept 35 %."""
+LEAST_LOSS = 0.1
+"""Of accuracy: between 4 % and 2 % there is nothing to tell."""
+ROUNDS = 3
+"""The drift now is the median of so many rounds …"""
+EARLIER = 50
+"""… compared with that of at most so many rounds before them, …"""
+FEWEST = 5
+"""… of which there must be a few: the first rounds move furthest, or, from zero weights, hardly at all."""
+FACTOR = 5.0
+"""Drift that grew this much has exploded: it falls in a run that converges, and at most doubled in healthy ones."""
+TINY = 1e-30
+"""Instead of no drift at all."""
+
+
+@dataclass(frozen=True)
+class Concern:
+    """Something that a person should look into: what it was, what it is, and since which round."""
+
+    kind: Kind
+    round: int
+    was: float
+    now: float
+    best_round: int = 0
+    """The round of the best level, of a collapse."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that must be remembered of a run's rounds to judge the next one."""
+
+    accuracies: tuple[float, ...] = ()
+    """The last evaluations of the model that the run reports."""
+    model: str = ""
+    best: float = 0.0
+    """The highest level so far."""
+    best_round: int = 0
+    drifts: tuple[tuple[float, float], ...] = ()
+    """Of the last rounds: drift a local step, and the same divided by the learning rate."""
+    told: frozenset[Kind] = frozenset()
+    """What was told; once is enough."""
+
+    def after(self, summary: RoundSummary, measured: Sequence[Measured]) -> tuple[Seen, list[Concern]]:
+        """What is remembered after one more round, and what it shows that no round before it showed."""
+        seen = self._with_drift(summary)._with_evaluation(measured)
+        found = [concern for concern in (seen._collapse(summary.round), seen._explosion(summary.round)) if concern]
+        new = [concern for concern in found if concern.kind not in self.told]
+        return replace(seen, told=self.told | {concern.kind for concern in new}), new
+
+    def _with_drift(self, summary: RoundSummary) -> Seen:
+        """Drift a step, so that longer local work (stragglers, adaptive steps) does not pass for drift."""
+        steps = summary.steps / summary.clients if summary.clients else 0.0
+        if not (isfinite(summary.drift) and steps > 0 and summary.lr > 0):
+            return self
+        drift = summary.drift / steps
+        return replace(self, drifts=(*self.drifts, (drift, drift / summary.lr))[-EARLIER - ROUNDS :])
+
+    def _with_evaluation(self, measured: Sequence[Measured]) -> Seen:
+        point = next((m for m in measured if m.split == "test" and m.model == (self.model or m.model)), None)
+        if point is None:
+            return self
+        accuracies = (*self.accuracies, point.accuracy)[-EVALUATIONS:]
+        seen = replace(self, accuracies=accuracies, model=point.model)
+        level = seen._level()
+        return seen if level is None or level <= self.best else replace(seen, best=level, best_round=point.round)
+
+    def _level(self) -> float | None:
+        return median(self.accuracies) if len(self.accuracies) == EVALUATIONS else None
+
+    def _collapse(self, round: int) -> Concern | None:
+        level = self._level()
+        if level is None or level >= LOST * self.best or self.best - level < LEAST_LOSS:
+            return None
+        return Concern("collapse", round, self.best, level, self.best_round)
+
+    def _explosion(self, round: int) -> Concern | None:
+        """Both drifts must have grown: alone, the first does in a warm-up, and the second where lr goes to zero."""
+        now, before = self.drifts[-ROUNDS:], self.drifts[:-ROUNDS]
+        if len(before) < FEWEST:
+            return None
+        ratios = [
+            median(drift[kind] for drift in now) / max(median(drift[kind] for drift in before), TINY) for kind in (0, 1)
+        ]
+        if min(ratios) < FACTOR:
+            return None
+        return Concern("explosion", round, 1.0, min(ratios))
+
+
+def seen(history: History) -> Seen:
+    """What is remembered of all rounds of a run, as a resumed one needs it."""
+    measured: dict[int, list[Measured]] = {}
+    for one in history.measured:
+        measured.setdefault(one.round, []).append(one)
+    remembered = Seen()
+    for summary in history.rounds:
+        remembered, _ = remembered.after(summary, measured.get(summary.round, []))
+    return remembered
+
+
+def advice(concern: Concern, training: Training) -> str:
+    """The sentence for a person: what happened, and what to try."""
+    if concern.kind == "collapse":
+        what = (
+            f"round {concern.round}: accuracy fell to {concern.now:.1%} and stays there; around round "
+            f"{concern.best_round} it was {concern.was:.1%}"
+        )
+    else:
+        what = f"round {concern.round}: clients drift {concern.now:.0f} times as far a step as in the rounds before"
+    tries = ["training.clip = 10"] if training.clip is None else [f"training.clip below {training.clip:g}"]
+    tries.append(f"training.lr below {training.lr:g}")
+    if training.steps is None and (training.epochs or 1) > 1:
+        tries.append("fewer training.epochs")
+    elif (training.steps or 1) > 1:
+        tries.append("fewer training.steps")
+    return f"{what}. Try {', '.join(tries[:-1])} or {tries[-1]}."
