@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import re
 import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
+from fedkeel import sweeps
 from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.algorithms.validate import Settings, checked, sentence
 from fedkeel.data.partitions import RULES
@@ -26,8 +28,6 @@ from fedkeel.errors import DataError, InputError, named, shown, unknown
 from fedkeel.learning import models
 from fedkeel.runs.runner import Evaluation
 
-MOST_RUNS = 10_000
-"""Of one sweep; more are a slip, and would fill memory before the first one starts."""
 DEEPEST = 20
 """Levels of tables in tables; an experiment has three."""
 LARGEST_FILE = 1 << 20
@@ -44,9 +44,11 @@ class DataConfig(Settings):
     name: str = Field(
         "mnist5k", description="a data set of `fedkeel data`, or the path of a folder (./sites) of one .npz per client"
     )
-    normalise: str = "standard"
-    augment: str | None = None
-    subset_ok: bool = False
+    normalise: str = Field(
+        "standard", description="how pixels are scaled: standard (the papers' constants), unit (/ 255), or another name"
+    )
+    augment: str | None = Field(None, description="random crops and flips, by name; absent: none")
+    subset_ok: bool = Field(False, description="accept a data set of which only a part is there")
     validation: float = Field(
         0.0, ge=0, lt=1, description="share of the training samples kept by the server, for feedback"
     )
@@ -57,7 +59,7 @@ class PartitionConfig(Settings):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    rule: str = "dirichlet"
+    rule: str = Field("dirichlet", description="how samples are dealt; `fedkeel partition --rules` lists them")
     clients: int = Field(100, ge=1, description="number of clients")
     seed: int | None = Field(
         None, ge=0, lt=SEEDS, strict=True, description="seed of the partition; absent: the experiment's seed"
@@ -76,7 +78,7 @@ class AlgorithmConfig(Settings):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    name: str = "fedavg"
+    name: str = Field("fedavg", description="a name of `fedkeel algorithms`, or your own as module:Class")
 
 
 class RunConfig(Settings):
@@ -131,17 +133,33 @@ class Experiment(Settings):
         )
 
 
+@dataclass(frozen=True)
+class Planned:
+    """One run of an experiment file."""
+
+    experiment: Experiment
+    swept: dict[str, Any]
+    """The fields that the file's ``[sweep]`` goes over, with their values in this run."""
+    earlier: str = ""
+    """How the names of its run began in earlier versions, which numbered them."""
+
+
 def read(path: Path, settings: list[str] | None = None, allow_plugins: bool = False) -> list[Experiment]:
-    """All runs of an experiment file, with ``a.b=c`` settings applied before validation.
+    """All runs of an experiment file, with ``a.b=c`` settings applied before validation (``a.b=`` removes a key).
 
     Reading executes nothing, unless ``allow_plugins`` lets an algorithm named ``module:Class`` be imported.
     """
+    return [run.experiment for run in plan(path, settings, allow_plugins)]
+
+
+def plan(path: Path, settings: list[str] | None = None, allow_plugins: bool = False) -> list[Planned]:
+    """The runs of an experiment file as ``read`` gives them, with what the sweep makes of each."""
     text = _text_of(path)
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, tables in tables in tables …
         raise InputError(f"{path.name} is not valid TOML: {error}.") from None
-    return expand(table, settings or [], _Source(path.name, text), allow_plugins)
+    return planned(table, settings or [], _Source(path.name, text), allow_plugins)
 
 
 def _text_of(path: Path) -> str:
@@ -161,39 +179,45 @@ def expand(
     table: dict[str, Any], settings: list[str], source: _Source | None = None, allow_plugins: bool = False
 ) -> list[Experiment]:
     """The validated runs of a table: one, or one for every combination of its ``[sweep]`` lists."""
+    return [run.experiment for run in planned(table, settings, source, allow_plugins)]
+
+
+def planned(
+    table: dict[str, Any], settings: list[str], source: _Source | None = None, allow_plugins: bool = False
+) -> list[Planned]:
+    """The runs of a table as ``expand`` gives them, with what the sweep makes of each."""
     _check_depth(table)
     table = _copied(table)
+    table["sweep"] = sweeps.flat(table.get("sweep", {}))
     named = _algorithms_named(table)
     origin = _Origin(source, settings)
     for setting in settings:
         _apply(table, setting)
     _check_depth(table)
     table = _copied(table)
-    sweep = table.pop("sweep", {})
+    sweep = sweeps.choices(table.pop("sweep", {}))
     per_algorithm = table.pop("algorithms", {})
-    if not isinstance(sweep, dict) or not isinstance(per_algorithm, dict):
-        raise InputError("sweep and algorithms must be tables: write [sweep] and [algorithms.feddc].")
+    if not isinstance(per_algorithm, dict):
+        raise InputError("algorithms must be a table: write [algorithms.feddc].")
     _check_settings(settings, sweep)
     if isinstance(table.get("algorithm"), str):
         table["algorithm"] = {"name": table["algorithm"]}
-    names, choices = _choices(sweep)
-    experiments = []
-    for combination in itertools.product(*choices):
+    experiments, swept = [], []
+    for combination in itertools.product(*sweep.values()):
         one = _copied(table)
-        for name, value in zip(names, combination, strict=True):
+        swept.append(dict(zip(sweep, combination, strict=True)))
+        for name, value in swept[-1].items():
             _put(one, name, value)
         chosen = one.setdefault("algorithm", {})
         if isinstance(chosen, dict):
             one["algorithm"] = _own_table(per_algorithm, chosen) | chosen
         experiments.append(_validated(one, origin, allow_plugins))
     _check_tables(per_algorithm, named | {experiment.algorithm.name for experiment in experiments}, origin)
-    labels = [experiment.label for experiment in experiments]
-    if len(set(labels)) < len(labels):
-        experiments = [
-            experiment.model_copy(update={"name": f"{experiment.label}-{number}"})
-            for number, experiment in enumerate(experiments, start=1)
-        ]
-    return experiments
+    bases = [experiment.label for experiment in experiments]
+    return [
+        Planned(e if label == base else e.model_copy(update={"name": label}), values, "" if label == base else base)
+        for e, base, label, values in zip(experiments, bases, sweeps.labels(bases, swept), swept, strict=True)
+    ]
 
 
 def _copied(table: dict[str, Any]) -> dict[str, Any]:
@@ -218,37 +242,8 @@ def _algorithms_named(table: dict[str, Any]) -> set[str]:
     sweep, chosen = table.get("sweep"), table.get("algorithm")
     names = [chosen.get("name") if isinstance(chosen, dict) else chosen]
     if isinstance(sweep, dict):
-        for key in ("algorithm", "algorithm.name"):
-            names += sweep[key] if isinstance(sweep.get(key), list) else []
+        names += sweep["algorithm.name"] if isinstance(sweep.get("algorithm.name"), list) else []
     return {name for name in names if isinstance(name, str)}
-
-
-def _choices(sweep: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    """The fields that a sweep goes over and their values; few enough that all runs can be made."""
-    choices: dict[str, list[Any]] = {}
-    for name, values in sweep.items():
-        if not isinstance(values, list) or not values:
-            raise InputError(f"sweep.{named(name)} must be a list with at least one value, got {shown(values)}.")
-        if any(isinstance(value, dict) for value in values):
-            raise InputError(
-                f"sweep.{name} must list values, not tables, which would replace all of {name}; sweep over single "
-                'fields such as "training.lr".'
-            )
-        if _field_of(name) in choices:
-            raise InputError(f"the sweep goes over {_field_of(name)} twice; keep one of the two lists.")
-        choices[_field_of(name)] = values
-    runs = math.prod(len(values) for values in choices.values())
-    if runs > MOST_RUNS:
-        sizes = " × ".join(str(len(values)) for values in choices.values())
-        raise InputError(
-            f"a sweep may stand for at most {MOST_RUNS:,} runs, got {sizes} = {runs:,}; shorten its lists."
-        )
-    return list(choices), list(choices.values())
-
-
-def _field_of(name: str) -> str:
-    """What ``algorithm`` means in a sweep or a setting is its name."""
-    return "algorithm.name" if name == "algorithm" else name
 
 
 def _own_table(per_algorithm: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:
@@ -279,9 +274,10 @@ def _check_settings(settings: list[str], sweep: dict[str, Any]) -> None:
     for setting in settings:
         name = setting.partition("=")[0].strip()
         for swept in sweep:
-            if f"{_field_of(swept)}.".startswith(f"{name}.") or f"{name}.".startswith(f"{_field_of(swept)}."):
+            if f"{swept}.".startswith(f"{name}.") or f"{name}.".startswith(f"{swept}."):
                 raise InputError(
-                    f"{named(name)} is set although the file sweeps over it; set sweep.{swept} to a list instead."
+                    f"{named(name)} is set although the file sweeps over it; set sweep.{swept} to a list instead, or "
+                    f"take it out with sweep.{swept}=."
                 )
 
 
@@ -411,11 +407,57 @@ def _apply(table: dict[str, Any], setting: str) -> None:
     name, equals, text = setting.partition("=")
     if not equals or not name.strip():
         raise InputError(f"--set takes name=value such as training.lr=0.05, got {shown(setting)}.")
+    name = name.strip()
+    if name == "sweep" or name.startswith("sweep."):
+        _apply_to_sweep(table, name, text)
+    elif text.strip():
+        _put(table, name, _value(text))
+    else:
+        _remove(table, name)
+
+
+def _apply_to_sweep(table: dict[str, Any], name: str, text: str) -> None:
+    """A sweep is a table of whole dotted names."""
+    field = sweeps.field_of(name.removeprefix("sweep").removeprefix("."))
+    if not field:
+        table["sweep"] = sweeps.flat(_value(text)) if text.strip() else {}
+    elif text.strip():
+        table["sweep"] |= sweeps.flat({field: _value(text)})
+    elif field in table["sweep"]:
+        del table["sweep"][field]
+    else:
+        raise _not_there(name, [f"sweep.{swept}" for swept in table["sweep"]])
+
+
+def _value(text: str) -> Any:
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
-        value = text.strip()  # bare words are text, so that algorithm.name=feddc needs no quotes
-    _put(table, name.strip(), value)
+        return text.strip()  # bare words are text, so that algorithm.name=feddc needs no quotes
+
+
+def _remove(table: dict[str, Any], name: str) -> None:
+    """Take a key out of an experiment, which then has its default."""
+    *path, last = name.split(".")
+    inner: Any = table
+    for part in path:
+        inner = inner.get(part) if isinstance(inner, dict) else None
+    if not isinstance(inner, dict) or last not in inner:
+        raise _not_there(name, list(_names_in(table)))
+    del inner[last]
+
+
+def _names_in(table: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in table.items():
+        yield prefix + key
+        if isinstance(value, dict):
+            yield from _names_in(value, f"{prefix}{key}.")
+
+
+def _not_there(name: str, there: list[str]) -> InputError:
+    near = get_close_matches(name, there, n=1)
+    hint = f"Did you mean {named(near[0])}=?" if near else "Leave the setting out."
+    return InputError(f"--set {named(name)}= removes a key that the experiment does not have. {hint}")
 
 
 def _put(table: dict[str, Any], name: str, value: Any) -> None:

@@ -327,3 +327,56 @@ def test_what_the_system_refuses_is_one_line(
         said = capsys.readouterr().err
         assert said.startswith("fedkeel: ")
         assert len(said) < 1000
+
+
+SWEEP = EXPERIMENT + "[sweep]\ntraining.lr = [0.1, 0.2]\nseed = [0, 1]\n"
+
+
+def test_a_sweep_says_what_it_sweeps(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(SWEEP)
+    said = fedkeel("run", "e.toml", cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert "run 3 of 4 · FedAvg" in said.stdout
+    assert "seed 0 · lr 0.2" in said.stdout
+    assert "executor auto: " in said.stdout
+    assert "sweep " in said.stdout
+    assert "Mean ± standard deviation over seeds" in said.stdout
+    assert said.stdout.count(" ± ") == 5
+    again = fedkeel("run", "e.toml", "--resume", "--json", cwd=tmp_path)
+    results = json.loads(again.stdout)
+    assert [r["swept"] for r in results] == [{"training.lr": lr, "seed": s} for lr in (0.1, 0.2) for s in (0, 1)]
+    finals = [r["final"]["accuracy"] for r in results]
+    assert results[0]["over_seeds"]["final"]["mean"] == pytest.approx((finals[0] + finals[1]) / 2)
+    assert results[2]["over_seeds"]["final"]["count"] == 2
+    assert all(r["executor"].startswith("auto: ") for r in results)
+    assert {p.name for p in (tmp_path / "runs").iterdir()} == {Path(r["directory"]).name for r in results}
+
+
+def test_numbered_folders_of_earlier_versions_are_resumed(tmp_path: Path) -> None:
+    """Found by their settings, whatever their number."""
+    (tmp_path / "e.toml").write_text(SWEEP.replace("seed = [0, 1]\n", ""))
+    runs = config.read(tmp_path / "e.toml")
+    for number, run in ((2, runs[0]), (7, runs[1])):
+        name = f"fedavg-mnist5k-seed0-{number}"
+        api.run(run.model_copy(update={"name": name}), tmp_path / "runs" / name)
+    resumed = fedkeel("run", "e.toml", "--resume", "--json", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    found = {r["swept"]["training.lr"]: r["directory"] for r in json.loads(resumed.stdout)}
+    assert found == {0.1: "runs/fedavg-mnist5k-seed0-2", 0.2: "runs/fedavg-mnist5k-seed0-7"}
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_a_run_that_diverges_does_not_end_the_sweep(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(EXPERIMENT + "[sweep]\ntraining.lr = [1e30, 0.1]\nseed = [0, 1]\n")
+    said = fedkeel("run", "e.toml", "--json", cwd=tmp_path)
+    assert said.returncode == 1
+    assert "fedavg-mnist5k-seed0-lr=1e+30: FedAvg diverged in round 1" in said.stderr
+    assert "2 of 4 runs diverged" in said.stderr
+    results = json.loads(said.stdout)
+    assert ["error" in r for r in results] == [True, True, False, False]
+    assert results[0]["over_seeds"]["final"] is None
+    assert results[3]["rounds"] == 3
+    shown = fedkeel("run", "e.toml", "--resume", "--quiet", cwd=tmp_path)
+    assert shown.returncode == 1
+    assert shown.stdout.count("diverged") == 2
+    assert "0 of 2" in shown.stdout

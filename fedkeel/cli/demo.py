@@ -9,7 +9,7 @@ from typing import Any
 
 from fedkeel import api, build, config
 from fedkeel.algorithms.registry import ALGORITHMS
-from fedkeel.cli.screen import Life, comparison_table, console, identity, say
+from fedkeel.cli.screen import Life, comparison_table, console, headline, identity, say
 from fedkeel.data import save_chart
 from fedkeel.errors import InputError
 from fedkeel.report.comparison import compare
@@ -62,7 +62,8 @@ def run_demo(out: Path, rounds: int, seed: int, quiet: bool) -> None:
         title = ALGORITHMS[experiment.algorithm.name].title
         life = Life(rounds, quiet=quiet)
         if not quiet:
-            say("\n" + identity(build.make_simulation(experiment, federation=federation)), style="bold")
+            say("")
+            headline(identity(build.make_simulation(experiment, federation=federation)))
         with life:
             run = api.run(experiment, out / experiment.algorithm.name, federation=federation, watch=life)
         histories[title] = run.history

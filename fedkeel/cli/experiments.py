@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from fedkeel import api, build, config
+from fedkeel import api, build, changes, config, sweeps
 from fedkeel.cli import output
 from fedkeel.cli.main import complain, print_json
-from fedkeel.cli.screen import Life, console, identity, say, table
-from fedkeel.errors import FedkeelError, InputError
+from fedkeel.cli.screen import Clock, Life, headline, identity, say, show_table
+from fedkeel.errors import DivergedError, FedkeelError, InputError
 from fedkeel.runs.connection import FILE
 from fedkeel.runs.fork import Fork
+from fedkeel.runs.history import History
 from fedkeel.runs.interrupt import StopRequest
-from fedkeel.runs.store import holds_run, rounds_done
+from fedkeel.runs.store import Store, holds_run, rounds_done
 
 
 @dataclass(frozen=True)
@@ -35,18 +38,30 @@ class Options:
 
 
 def run_all(path: Path, settings: list[str], options: Options) -> None:
-    """Run every experiment that a file stands for, and end with a line for each."""
-    experiments = config.read(path, settings, options.allow_plugins)
+    """Run every experiment that a file stands for, and end with a line for each.
+
+    A run of a sweep that diverges is reported, and the others go on; the exit code is then 1.
+    """
+    runs = config.plan(path, settings, options.allow_plugins)
     if options.resume:
-        check_resumable(experiments, options.out)
+        runs = [under_its_earlier_name(run, options.out) for run in runs]
+        check_resumable([run.experiment for run in runs], options.out)
+    clock = Clock(sum(_rounds_to_go(run.experiment, options) for run in runs))
     results: list[dict[str, Any]] = []
     with StopRequest() as stop:
         try:
-            for experiment in experiments:
-                results.append(_result(_run_one(experiment, options, stop)))
-                if stop() and len(results) < len(experiments):
-                    raise FedkeelError(f"stopped after {len(results)} of {len(experiments)} runs, all kept")
-            _show(results, options.as_json)
+            for number, run in enumerate(runs, start=1):
+                title = [f"run {number} of {len(runs)}"] if len(runs) > 1 else []
+                try:
+                    results.append(_result(_run_one(run, options, stop, title, clock), run.swept))
+                except DivergedError as error:
+                    if len(runs) == 1:
+                        raise
+                    complain(f"{run.experiment.label}: {error}")
+                    results.append(_diverged(run, error, options.out / run.experiment.label))
+                if stop() and len(results) < len(runs):
+                    raise FedkeelError(f"stopped after {len(results)} of {len(runs)} runs, all kept")
+            _show(_with_seeds(results), options)
             if sys.stdout is not None:
                 sys.stdout.flush()
         except FedkeelError as error:
@@ -59,6 +74,36 @@ def run_all(path: Path, settings: list[str], options: Options) -> None:
                 raise
             advice = f"; all rounds so far are kept, go on with: {resume_command()}"
             raise typer.Exit(output.give_up(error, advice)) from None
+    diverged = sum("error" in result for result in results)
+    if diverged:
+        complain(f"{diverged} of {len(runs)} runs diverged; their rounds before that are kept.")
+        raise typer.Exit(1)
+
+
+def under_its_earlier_name(run: config.Planned, out: Path) -> config.Planned:
+    """The run under the name that an earlier version gave its folder, where there is such a run with its settings.
+
+    Runs of a sweep that its names did not tell apart were numbered: ``fedavg-mnist5k-seed0-3``.
+    """
+    if not run.earlier or holds_run(out / run.experiment.label) or not out.is_dir():
+        return run
+    beginning = f"{run.earlier}-"
+    numbered = (f for f in out.iterdir() if f.name.startswith(beginning) and f.name[len(beginning) :].isdecimal())
+    for folder in sorted(numbered, key=lambda folder: int(folder.name[len(beginning) :])):
+        if holds_run(folder) and _is_of(folder, run.experiment):
+            return replace(run, experiment=run.experiment.model_copy(update={"name": folder.name}))
+    return run
+
+
+def _is_of(folder: Path, experiment: config.Experiment) -> bool:
+    with closing(Store.reading(folder)) as store:
+        found = changes.changes(changes.stored(store.configuration(), folder), experiment)
+    return all(change.field in ("name", "training.rounds") for change in found)
+
+
+def _rounds_to_go(experiment: config.Experiment, options: Options) -> int:
+    done = rounds_done(options.out / experiment.label) if options.resume else 0
+    return max(0, experiment.training.rounds - done)
 
 
 def check_resumable(experiments: list[config.Experiment], out: Path) -> None:
@@ -81,13 +126,16 @@ def resume_command() -> str:
     return shlex.join(["fedkeel", *words, *([] if "--resume" in words else ["--resume"])])
 
 
-def _run_one(experiment: config.Experiment, options: Options, stop: StopRequest) -> api.Run:
+def _run_one(run: config.Planned, options: Options, stop: StopRequest, title: list[str], clock: Clock) -> api.Run:
+    experiment = run.experiment
     directory = options.out / experiment.label
     simulation = build.make_simulation(experiment, options.data_dir, allow_plugins=options.allow_plugins)
     done = rounds_done(directory) if options.resume else 0
     if not options.quiet:
-        say(identity(simulation), style="bold")
-    with Life(experiment.training.rounds, done, options.quiet) as life:
+        names = sweeps.short_names(list(run.swept))
+        told = [f"{names[f]} {sweeps.said(v)}" for f, v in run.swept.items() if f not in ("algorithm.name", "seed")]
+        headline([*title, *identity(simulation), f"seed {experiment.seed}", *told])
+    with Life(experiment.training.rounds, done, options.quiet, clock if title else None) as life:
         return api.run(
             experiment,
             directory,
@@ -100,19 +148,57 @@ def _run_one(experiment: config.Experiment, options: Options, stop: StopRequest)
         )
 
 
-def _show(results: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
+def _show(results: list[dict[str, Any]], options: Options) -> None:
+    if options.as_json:
         print_json(results)
         return
-    columns: list[str | tuple[str, str]] = [
-        "run",
-        ("rounds", "right"),
-        ("final", "right"),
-        ("best", "right"),
-        "directory",
+    swept = sweeps.short_names(list(results[0]["swept"]))
+    measured: list[str | tuple[str, str]] = [("final", "right"), ("best", "right")]
+    rows = [
+        [r["rounds"], "diverged" if "error" in r else _share(r["final"]), _share(r["best"]), r["directory"]]
+        for r in results
     ]
-    rows = [[r["run"], r["rounds"], _share(r["final"]), _share(r["best"]), r["directory"]] for r in results]
-    console.print(table(columns, rows))
+    before = [_values(r, list(swept)) if swept else [r["run"]] for r in results]
+    columns: list[str | tuple[str, str]] = [*(swept.values() or ["run"]), ("rounds", "right"), *measured, "directory"]
+    show_table(columns, [[*first, *row] for first, row in zip(before, rows, strict=True)])
+    groups = sweeps.over_seeds([r["swept"] for r in results])
+    if groups:
+        others = {field: name for field, name in swept.items() if field != "seed"}
+        firsts = [results[group[0]] for group in groups]
+        say("\nMean ± standard deviation over seeds", style="bold")
+        show_table(
+            [*others.values(), ("seeds", "right"), *measured],
+            [
+                [*_values(first, list(others)), _counted(first, group), *_spreads(first)]
+                for first, group in zip(firsts, groups, strict=True)
+            ],
+        )
+
+
+def _values(result: dict[str, Any], fields: Sequence[str]) -> list[str]:
+    return [sweeps.said(result["swept"][field]) for field in fields]
+
+
+def _counted(result: dict[str, Any], group: list[int]) -> str:
+    """How many seeds a mean is over, and of how many, where some runs have nothing to give."""
+    over = result["over_seeds"]["final"]
+    count = over["count"] if over else 0
+    return str(count) if count == len(group) else f"{count} of {len(group)}"
+
+
+def _spreads(result: dict[str, Any]) -> list[str]:
+    found = result["over_seeds"]
+    return [str(sweeps.Spread(**found[kind])) if found[kind] else "–" for kind in ("final", "best")]
+
+
+def _with_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every result with how all runs did that differ from it in the seed alone; diverged ones do not count."""
+    for group in sweeps.over_seeds([r["swept"] for r in results]):
+        whole = [results[i] for i in group if "error" not in results[i]]
+        over = {kind: sweeps.spread([r[kind]["accuracy"] for r in whole if r[kind]]) for kind in ("final", "best")}
+        for i in group:
+            results[i]["over_seeds"] = {kind: found and asdict(found) for kind, found in over.items()}
+    return results
 
 
 def _share(measured: dict[str, Any] | None) -> str:
@@ -120,16 +206,41 @@ def _share(measured: dict[str, Any] | None) -> str:
     return f"{measured['accuracy']:.2%}" if measured else "–"
 
 
-def _result(run: api.Run) -> dict[str, Any]:
-    last, best = run.history.final(), run.history.best()
+def _result(run: api.Run, swept: dict[str, Any]) -> dict[str, Any]:
     return {
         "run": run.label,
         "algorithm": run.simulation.algorithm.name,
         "seed": run.simulation.seed,
-        "rounds": len(run.history.rounds),
+        "swept": swept,
+        "executor": run.simulation.executor.describe(),
+        **_measured(run.history),
+        "directory": str(run.directory),
+    }
+
+
+def _diverged(run: config.Planned, error: DivergedError, directory: Path) -> dict[str, Any]:
+    """What a run had reached when its numbers ran away."""
+    history = History()
+    if holds_run(directory):
+        with closing(Store.reading(directory)) as store:
+            history = store.history()
+    return {
+        "run": run.experiment.label,
+        "algorithm": run.experiment.algorithm.name,
+        "seed": run.experiment.seed,
+        "swept": run.swept,
+        "error": str(error),
+        **_measured(history),
+        "directory": str(directory),
+    }
+
+
+def _measured(history: History) -> dict[str, Any]:
+    last, best = history.final(), history.best()
+    return {
+        "rounds": len(history.rounds),
         "final": asdict(last) if last else None,
         "best": asdict(best) if best else None,
-        "bytes": run.history.bytes_to(len(run.history.rounds)),
-        "seconds": run.history.seconds,
-        "directory": str(run.directory),
+        "bytes": history.bytes_to(len(history.rounds)),
+        "seconds": history.seconds,
     }

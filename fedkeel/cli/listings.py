@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkeel.cli.main import print_json
-from fedkeel.cli.screen import console, say, table
+from fedkeel.cli.screen import hanging, say, show_table
 from fedkeel.errors import InputError, shown
 
 
@@ -20,7 +20,7 @@ def show_algorithms(as_json: bool) -> None:
         print_json([_described(name) for name in ALGORITHMS])
         return
     rows = [[name, f"{a.paper.authors}, {a.paper.year}", a.idea] for name, a in ALGORITHMS.items()]
-    console.print(table(["name", "paper", "idea"], rows))
+    show_table(["name", "paper", "idea"], rows)
     say("\nOne in detail: fedkeel algorithms feddc")
 
 
@@ -39,9 +39,9 @@ def show_algorithm(name: str, as_json: bool) -> None:
         f"{described['paper']['venue']} {described['paper']['year']})",
     )
     say(f"{algorithm.idea}\n")
-    say(described["box"])
+    say(hanging(described["box"]))
     rows = [[p["name"], p["default"], p["allowed"], p["meaning"]] for p in described["params"]]
-    console.print(table(["parameter", "default", "allowed", "meaning"], rows))
+    show_table(["parameter", "default", "allowed", "meaning"], rows)
     for mode, preset in described["modes"].items():
         say(f"mode {mode!r}: {', '.join(f'{k} = {v}' for k, v in preset.items())}")
     for law in described["laws"]:
@@ -132,7 +132,7 @@ def show_data(data_dir: Path | None, as_json: bool) -> None:
         ]
         for s in listed
     ]
-    console.print(table(columns, rows))
+    show_table(columns, rows)
     say("\nFiles are looked for in --data-dir or $FEDKEEL_DATA, then in the cache, then downloaded.")
 
 
@@ -157,7 +157,7 @@ def show_models(as_json: bool) -> None:
         )
         return
     rows = [[s.name, f"{s.params:,}", "×".join(map(str, s.input_shape)), s.paper, s.summary] for s in specs]
-    console.print(table(["name", ("parameters", "right"), "input", "paper", "what"], rows))
+    show_table(["name", ("parameters", "right"), "input", "paper", "what"], rows)
 
 
 def show_rules(as_json: bool) -> None:
@@ -179,7 +179,7 @@ def show_rules(as_json: bool) -> None:
         [r["name"], r["what"] + "".join(f"\n{p['name']} = {p['default']}: {p['meaning']}" for p in r["params"])]
         for r in listed
     ]
-    console.print(table(["rule", "what"], rows))
+    show_table(["rule", "what"], rows)
 
 
 def show_partition(
@@ -221,7 +221,7 @@ def show_partition(
     names = [str(label) for label in federation.dataset.class_names][:20]
     columns: list[str | tuple[str, str]] = ["client", ("samples", "right"), *((label, "right") for label in names)]
     rows = [[i, int(federation.sizes[i]), *(int(c) or "·" for c in counts[i][: len(names)])] for i in range(shown)]
-    console.print(table(columns, rows))
+    show_table(columns, rows)
     if shown < federation.N:
         say(f"… and {federation.N - shown} more clients")
     say(f"Picture: {out}" if out else "Picture: add --out clients.png")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import textwrap
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import Progress, ProgressColumn, Task
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +25,10 @@ from fedkeel.runs.history import Measured
 from fedkeel.runs.runner import Progress as RoundProgress
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+LEAST_SPAN = 0.1
+"""Of accuracy, from the lowest block to the highest: within it, ups and downs are drawn as small as they are."""
+ROOM = 32
+"""Columns that sentences in a table need; with fewer they go below their rows."""
 WARNINGS = 5
 """Bad updates that are told one by one; further ones only in the count at the end."""
 
@@ -47,59 +56,117 @@ def plain(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def identity(simulation: Simulation) -> str:
-    """One line that says what runs."""
+def headline(parts: Sequence[str]) -> None:
+    """What runs, on one line or, where that is too narrow, on several that break between the parts."""
+    lines: list[str] = []
+    for part in parts:
+        longer = f"{lines[-1]} · {part}" if lines else part
+        if lines and cell_len(longer) <= console.width:
+            lines[-1] = longer
+        else:
+            lines.append(f"  {part}" if lines else part)
+    say("\n".join(lines), style="bold")
+
+
+def identity(simulation: Simulation) -> list[str]:
+    """What runs, in a few words each."""
     federation, training = simulation.federation, simulation.training
     rule = dict(federation.rule)
     name = str(rule.get("name", "own clients"))
     alpha = f" {rule['alpha']:g}" if isinstance(rule.get("alpha"), int | float) else ""
     share = f", {training.participation:.0%} a round" if training.participation < 1 else ", all in every round"
-    parts = [
+    return [
         simulation.algorithm.title,
         federation.dataset.name,
         f"{federation.N} clients, {name}{alpha}{share}",
         f"{simulation.task.d:,} parameters",
         simulation.executor.describe(),
     ]
-    return " · ".join(parts)
 
 
 def sparkline(values: Sequence[float], width: int = 10) -> str:
-    """The last values as a row of blocks, lowest to highest of those shown."""
+    """The last accuracies as a row of blocks; a span of less than ``LEAST_SPAN`` does not fill the height."""
     shown = list(values)[-width:]
     if not shown:
         return ""
     low, high = min(shown), max(shown)
-    span = (high - low) or 1.0
-    return "".join(BLOCKS[int((value - low) / span * (len(BLOCKS) - 1))] for value in shown)
+    span = max(high - low, LEAST_SPAN)
+    low = max(0.0, (low + high - span) / 2) if high - low < LEAST_SPAN else low
+    top = len(BLOCKS) - 1
+    return "".join(BLOCKS[min(top, int((value - low) / span * top + 0.5))] for value in shown)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+class Clock:
+    """How long a whole sweep still takes, judged by its rounds so far."""
+
+    def __init__(self, rounds: int) -> None:
+        self._to_go = rounds
+        self._done = 0
+        self._began = time.monotonic()
+
+    def tick(self) -> None:
+        """One more round is done."""
+        self._done += 1
+        self._to_go = max(0, self._to_go - 1)
+
+    def skip(self, rounds: int) -> None:
+        """So many rounds will not be run."""
+        self._to_go = max(0, self._to_go - rounds)
+
+    def left(self) -> float:
+        """Seconds."""
+        return (time.monotonic() - self._began) / max(1, self._done) * self._to_go
 
 
 class _Life(ProgressColumn):
+    """One line that fits: first the bar gives way, then what matters least."""
+
     def render(self, task: Task) -> Text:
-        return Text(task.fields.get("life", ""))
+        width = console.width - 1
+        head = f"round {task.completed:.0f}/{task.total or 0:.0f}"
+        bar = min(30, max(6, width - 60))
+        line = fitted(task.fields.get("life", []), width - len(head) - bar - 3)
+        made = Text(f"{head} ")
+        for segment in ProgressBar(task.total, task.completed, width=bar).__rich_console__(console, console.options):
+            made.append(segment.text, segment.style)  # type: ignore[union-attr]
+        return made.append(f"  {line}")
+
+
+def fitted(parts: Sequence[tuple[int, str]], width: int) -> str:
+    """Parts on one line; those with the highest numbers are left out until the rest fits."""
+    kept = list(parts)
+    while len(kept) > 1 and cell_len("  ".join(text for _, text in kept)) > width:
+        kept.remove(max(kept, key=lambda part: part[0]))
+    return "  ".join(text for _, text in kept)
 
 
 class Life:
     """Follows a run: a live line on a terminal, a plain line now and then elsewhere, nothing when quiet."""
 
-    def __init__(self, rounds: int, done: int = 0, quiet: bool = False) -> None:
+    def __init__(self, rounds: int, done: int = 0, quiet: bool = False, sweep: Clock | None = None) -> None:
         self._curve: list[float] = []
         self._last: Measured | None = None
         self._seconds = 0.0
         self._samples = 0
         self._begun_at = done
+        self._to_go = rounds - done
         self._quiet = quiet
+        self._sweep = sweep
         self._faults: Counter[str] = Counter()
+        self._executor = ""
         self._live = None
         self._task: Any = None
         if not quiet and console.is_terminal:
-            self._live = Progress(
-                TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-                BarColumn(bar_width=30),
-                _Life(),
-                console=console,
-                transient=False,
-            )
+            self._live = Progress(_Life(), console=console, transient=False)
             self._task = self._live.add_task("", total=rounds, completed=done)
 
     def __enter__(self) -> Life:
@@ -110,6 +177,8 @@ class Life:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
+        if self._sweep is not None:
+            self._sweep.skip(self._to_go)
         if self._faults and not self._quiet:
             counts = ", ".join(f"{count} × {kind}" for kind, count in sorted(self._faults.items()))
             say(f"faults: {counts}")
@@ -121,12 +190,23 @@ class Life:
         if reported is not None:
             self._last = reported
             self._curve.append(reported.accuracy)
+        self._to_go -= 1
+        if self._sweep is not None:
+            self._sweep.tick()
+        self._say_executor(progress.executor)
         self._warn(progress)
-        line = self._line(progress)
+        parts = self._parts(progress)
         if self._live is not None:
-            self._live.update(self._task, completed=progress.round, life=line)
+            self._live.update(self._task, completed=progress.round, life=parts)
         elif not self._quiet and self._is_milestone(progress):
-            print(f"round {progress.round}/{progress.rounds}  {line}", flush=True)
+            head = f"round {progress.round}/{progress.rounds}"
+            print(f"{head}  {fitted(parts, console.width - len(head) - 2)}", flush=True)
+
+    def _say_executor(self, described: str) -> None:
+        """What ``auto`` chose, which is known only when the run has begun."""
+        if described.startswith("auto: ") and described != self._executor and not self._quiet:
+            say(f"executor {described}", style="dim")
+        self._executor = described
 
     def _warn(self, progress: RoundProgress) -> None:
         """Say at once what a person should look into; faults that were asked for are only counted."""
@@ -141,16 +221,74 @@ class Life:
         every = max(1, progress.rounds // 10)
         return progress.round % every == 0 or progress.round == progress.rounds
 
-    def _line(self, progress: RoundProgress) -> str:
-        parts = []
-        if self._last is not None:
-            parts.append(f"accuracy {self._last.accuracy:.1%} {sparkline(self._curve)}  loss {self._last.loss:.3f}")
-        parts.append(f"drift {progress.summary.drift:.2g}")
-        parts.append(f"{self._samples / max(self._seconds, 1e-9) / 1000:.1f}k samples/s")
+    def _parts(self, progress: RoundProgress) -> list[tuple[int, str]]:
+        """The line of life in parts, each with how soon it may be left out."""
         done = progress.round - self._begun_at
         left = self._seconds / max(done, 1) * (progress.rounds - progress.round)
-        parts.append(f"{left:.0f} s left" if left >= 1 else f"{self._seconds:.1f} s")
-        return "  ".join(parts)
+        parts = []
+        if self._last is not None:
+            parts += [(1, f"accuracy {self._last.accuracy:.1%}"), (4, sparkline(self._curve))]
+            parts.append((5, f"loss {self._last.loss:.3f}"))
+        parts.append((6, f"drift {progress.summary.drift:.2g}"))
+        parts.append((7, f"{self._samples / max(self._seconds, 1e-9) / 1000:.1f}k samples/s"))
+        parts.append((2, f"{duration(left)} left" if left >= 1 else f"{self._seconds:.1f} s"))
+        if self._sweep is not None:
+            parts.append((3, f"sweep {duration(self._sweep.left())} left"))
+        return parts
+
+
+def show_table(columns: Sequence[str | tuple[str, str]], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table; where its last column would be squeezed, that text stands indented below each row."""
+    cells = [[_heading(column) for column in columns], *([plain(str(cell)) for cell in row] for row in rows)]
+    widths = [
+        max(cell_len(line) for text in column for line in text.split("\n")) for column in zip(*cells, strict=True)
+    ]
+    before = sum(widths[:-1]) + 2 * (len(widths) - 1)
+    if console.width - before >= min(widths[-1], ROOM) or before > console.width:
+        console.print(table(columns, rows))
+        return
+    for number, row in enumerate(cells):
+        line = "  ".join(
+            " " * (width - cell_len(text)) + text
+            if isinstance(column, tuple)
+            else text + " " * (width - cell_len(text))
+            for text, width, column in zip(row[:-1], widths, columns, strict=False)
+        )
+        say(line.rstrip(), style="" if number else "bold")
+        if number and row[-1]:
+            say(wrapped(row[-1]))
+
+
+def _heading(column: str | tuple[str, str]) -> str:
+    return column[0] if isinstance(column, tuple) else column
+
+
+def hanging(box: str) -> str:
+    """Pseudo-code in lines that fit the screen; what goes on stands further in than what it belongs to."""
+    lines = []
+    for line in plain(box).split("\n"):
+        head = re.match(r"\s*(?:(?:client|worker|server|before|both)\s+)?", line)
+        indent = " " * ((head.end() if head else 0) + 4)
+        lines.append(
+            textwrap.fill(
+                line,
+                max(console.width, 40),
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+                replace_whitespace=False,
+                drop_whitespace=True,
+            )
+        )
+    return "\n".join(lines)
+
+
+def wrapped(text: str, indent: str = "    ") -> str:
+    """Text in lines that fit the screen, each indented."""
+    return "\n".join(
+        textwrap.fill(line, max(console.width, 40), initial_indent=indent, subsequent_indent=indent)
+        for line in plain(text).split("\n")
+    )
 
 
 def table(

@@ -68,6 +68,10 @@ class Rounds:
         """Whoever answers for the clients as they are in a state."""
         raise NotImplementedError
 
+    def computed_by(self) -> str:
+        """What computes the clients, in words; empty where nothing is known of it."""
+        return ""
+
     def start(self) -> RunState:
         """The state before the first round."""
         first = self.server.start()

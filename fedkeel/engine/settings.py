@@ -30,7 +30,7 @@ class Training(Settings):
         "average",
         description="BatchNorm statistics: averaged by data, averaged equally, kept by each client, or frozen",
     )
-    dtype: Literal["float32", "float64"] = "float32"
+    dtype: Literal["float32", "float64"] = Field("float32", description="numbers that clients compute with")
 
     @model_validator(mode="after")
     def _one_kind_of_work(self) -> Training:

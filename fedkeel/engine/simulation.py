@@ -74,6 +74,9 @@ class Simulation(Rounds):
         """The clients of the federation, to whom things may happen."""
         return Faulty(self._residents(state), self.faults, self.seed)
 
+    def computed_by(self) -> str:
+        return self.executor.describe()
+
     def job(self, state: RunState) -> Job:
         """The next round, before anything is computed."""
         return self._residents(state).job(self.server.open(state.at_server))

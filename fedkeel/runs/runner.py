@@ -115,7 +115,7 @@ def rounds(
             keep = keep_every > 0 and done.state.t % keep_every == 0
             store.commit(done.state, done.record, summary, measured, scores, keep)
         total = simulation.training.rounds
-        used = simulation.executor.describe()
+        used = simulation.computed_by()
         return done.state, Progress(done.state.t, total, summary, measured, done.record.faults, used)
 
     unfinished: Done | None = None
