@@ -2,59 +2,48 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from fedkeel import __version__, arguments, build, changes, config
+from fedkeel import arguments, build, config, session
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import as_algorithm
-from fedkeel.algorithms.row_memory import remember_within
 from fedkeel.algorithms.validate import checked
+from fedkeel.calls import call_of
 from fedkeel.data import Federation
 from fedkeel.effects import check_batches
 from fedkeel.engine import devices
-from fedkeel.engine.choice import Auto, make_executor
+from fedkeel.engine.choice import make_executor
 from fedkeel.engine.rounds import RunState
-from fedkeel.engine.settings import Faults, Training
+from fedkeel.engine.settings import Faults, Training, Until
 from fedkeel.engine.simulation import Simulation
-from fedkeel.engine.threads import torch_threads
-from fedkeel.errors import FedkeelError, InputError, check_seed, shown, unknown
+from fedkeel.errors import InputError, check_seed, invalid, shown, unknown
 from fedkeel.learning.losses import Loss, as_loss
-from fedkeel.notices import heard_by, notice
 from fedkeel.runs import directory as run_directory
-from fedkeel.runs import machine, same_data
-from fedkeel.runs.fit import check_fits
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.history import History
-from fedkeel.runs.lock import RunLock
-from fedkeel.runs.runner import Evaluation, Watcher, execute
-from fedkeel.runs.store import Store, StoreError, holds_run
+from fedkeel.runs.runner import Enough, Evaluation, Watcher
 
-
-class StoppedError(FedkeelError):
-    """A run ended early because it was asked to; all rounds up to ``round`` are committed."""
-
-    def __init__(self, directory: Path, round: int, rounds: int) -> None:
-        super().__init__(f"stopped after round {round} of {rounds}, which is kept in {directory}")
-        self.directory, self.round, self.rounds = directory, round, rounds
+Target = Mapping[str, float] | Until | Enough
+"""What ``until`` may be: a result to be reached, or a function of a round's progress."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished (or stopped) run."""
+    """A run that has ended: after its last round, when it had reached its target, or because it was stopped."""
 
     label: str
     simulation: Simulation
     state: RunState
     history: History
     directory: Path | None = None
+    ended: session.Why = "finished"
+    """``finished``: after its last round; ``until``: that was reached before it; ``stopped``: ``stop`` said so."""
 
     @property
     def accuracy(self) -> float:
@@ -98,6 +87,10 @@ def train(
     threads: int = 1,
     device: str = "cpu",
     watch: Watcher | None = None,
+    until: Target | None = None,
+    stop: Callable[[], bool] | None = None,
+    directory: str | Path | None = None,
+    resume: bool = False,
     **training: Any,
 ) -> Run:
     """Train a model over the clients of a federation.
@@ -111,27 +104,49 @@ def train(
     machine; ``stacked``, which ``auto`` may take, gives the same numbers up to round-off. ``threads`` are torch's in
     this process while it trains: one, since several processes with one thread each are faster. ``device`` is where
     clients compute: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+
+    ``watch(progress)`` is called after every round with its number, its summary and the evaluations that were due.
+    ``until`` ends training early: ``{"accuracy": 0.98}`` or ``{"loss": 0.1}`` after the first evaluated round whose
+    test result reaches it, or a function of the progress after the round for which it returns True. ``stop()`` is asked
+    after every round whether to end with it. Whatever ends training, the run so far is returned; ``run.ended`` says
+    what it was.
+
+    ``directory`` keeps the run on disk, round by round: a call that is interrupted, or that asks for more rounds, goes
+    on with ``resume=True`` and gives the same bits as one that was not. It must be the same call: settings, data, model
+    (layers, initial weights, answers) and algorithm are compared with those of the first start, and what differs is
+    named. A module of your own has the same initial weights if ``torch.manual_seed`` comes before it is made. With
+    ``resume=True`` a directory without a run starts one.
     """
     _require_federation(data)
     seed = check_seed("seed", seed)
     chosen = as_algorithm(algorithm, params)
-    settings = _training(chosen, training)
+    settings, enough = _until(_training(chosen, training), until)
     check_batches(settings, data)
     if not isinstance(faults, Faults):
         faults = checked("faults", Faults, {} if faults is None else faults)
     evaluation = Evaluation(every=arguments.whole("evaluate_every", evaluate_every, 1))
     threads = arguments.whole("threads", threads, 1)
     workers = None if workers is None else arguments.whole("workers", workers, 1, hint="None is one per core.")
-    watch = None if watch is None else arguments.function("watch", watch, "a round's progress")
+    listeners = _listeners(watch, stop, enough)
+    folder, resume = (
+        None if directory is None else arguments.path("directory", directory),
+        arguments.flag("resume", resume),
+    )
+    if resume and folder is None:
+        raise InputError(
+            "resume must go with directory, the one that holds the run; a run in memory is gone at its end."
+        )
     place = devices.find(device, "device")
-    task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], as_loss(loss), place)
     made = make_executor(executor, workers, place, "")
-    with torch_threads(threads), remember_within(None), closing(made):
+    how = checked(
+        "", config.RunConfig, {"executor": executor, "workers": workers, "threads": threads, "device": str(place)}
+    )
+    call = call_of(chosen, seed, settings, faults, evaluation, how)
+    with session.surroundings(how, folder):
+        task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], as_loss(loss), place)
         simulation = Simulation(chosen, task, data, settings, seed, made, faults=faults)
-        for found in task.notices:
-            notice("model", found)
-        state, history = execute(simulation, evaluation, watch=watch)
-    return Run(chosen.name, simulation, state, history)
+        end = session.conduct(call, simulation, folder, listeners, resume)
+    return Run(chosen.name, simulation, end.state, end.history, folder, end.why)
 
 
 def _require_federation(data: object) -> None:
@@ -152,6 +167,24 @@ def _training(algorithm: Algorithm, given: dict[str, Any]) -> Training:
     return checked("", Training, given)
 
 
+def _until(training: Training, until: Target | None) -> tuple[Training, Enough | None]:
+    """A target as a setting of training, a function as what it is."""
+    if until is None or (callable(until) and not isinstance(until, Mapping | Until)):
+        return training, until
+    if not isinstance(until, Mapping | Until):
+        raise invalid("until", 'a table such as {"accuracy": 0.98} or a function of a round\'s progress', until)
+    target = until if isinstance(until, Until) else checked("until", Until, until)
+    return training.model_copy(update={"until": target}), None
+
+
+def _listeners(watch: Watcher | None, stop: Callable[[], bool] | None, until: Enough | None) -> session.Listeners:
+    return session.Listeners(
+        None if watch is None else arguments.function("watch", watch, "a round's progress"),
+        None if stop is None else arguments.function("stop", stop),
+        until,
+    )
+
+
 def run(
     experiment: config.Experiment,
     directory: str | Path,
@@ -162,13 +195,16 @@ def run(
     fork: Fork | str | Path | None = None,
     allow_plugins: bool = False,
     watch: Watcher | None = None,
+    until: Target | None = None,
     stop: Callable[[], bool] | None = None,
+    built: Callable[[Simulation], None] | None = None,
 ) -> Run:
     """Run an experiment in a directory of its own.
 
     ``resume`` goes on after the last whole round where the directory holds a run already; ``fork`` lets a new run start
-    from the state of another. ``stop`` is asked after every committed round; where it says yes, ``StoppedError`` is
-    raised. An algorithm named ``module:Class`` is imported only with ``allow_plugins``.
+    from the state of another. ``watch``, ``until`` and ``stop`` are as for ``train``; a target given as ``until`` takes
+    the place of ``training.until``. ``built`` is told once what will be run, before anything is written. An algorithm
+    named ``module:Class`` is imported only with ``allow_plugins``.
 
     A run keeps digests of its data, given as ``federation`` or named by the experiment, and goes on with no others. A
     fork has other data only if the experiment names others than the old run's, or with ``Fork(…, other_data=True)``.
@@ -181,152 +217,13 @@ def run(
         arguments.instance("federation", federation, Federation, "a Federation")
     resume, allow_plugins = arguments.flag("resume", resume), arguments.flag("allow_plugins", allow_plugins)
     fork = Fork.of(fork)
-    watch = None if watch is None else arguments.function("watch", watch, "a round's progress")
-    stop = None if stop is None else arguments.function("stop", stop)
-    budget = experiment.run.memory_mb
-    with torch_threads(experiment.run.threads), remember_within(None if budget is None else budget << 20, directory):
-        return _run(experiment, directory, data_dir, federation, resume, fork, allow_plugins, watch, stop)
-
-
-def _run(
-    experiment: config.Experiment,
-    directory: Path,
-    data_dir: Path | None,
-    federation: Federation | None,
-    resume: bool,
-    fork: Fork | None,
-    allow_plugins: bool,
-    watch: Watcher | None,
-    stop: Callable[[], bool] | None,
-) -> Run:
-    simulation = build.make_simulation(experiment, data_dir, federation, allow_plugins)
-    run_directory.make(directory)
-    with RunLock(directory):
-        if not holds_run(directory):
-            store, state, history = _started(experiment, directory, simulation, fork)
-        elif resume:
-            store, state, history = _resumed(experiment, directory, simulation)
-        else:
-            raise InputError(
-                f"{directory} already holds a run; continue it with --resume, or choose another directory with --out."
-            )
-        try:
-            with heard_by(store.event):
-                for found in simulation.task.notices:
-                    notice("model", found)
-                _choose_executor(simulation, store, state)
-                state, history = _executed(experiment, simulation, store, state, history, watch, stop)
-            if state.t < experiment.training.rounds:
-                store.event("stopped", f"asked to stop after round {state.t} of {experiment.training.rounds}")
-                raise StoppedError(directory, state.t, experiment.training.rounds)
-            store.put_meta(run_directory.MODEL, _export(simulation, state, directory))
-            store.event("finished", f"round {state.t} was the last")
-        finally:
-            store.close()
-            simulation.executor.close()
-    return Run(experiment.label, simulation, state, history, directory)
-
-
-def _export(simulation: Simulation, state: RunState, directory: Path) -> str:
-    """Write the model of a finished run; its digest."""
-    try:
-        return run_directory.export_model(simulation, state, directory / run_directory.MODEL)
-    except run_directory.ExportError as error:
-        raise StoreError(f"{error}; all rounds are kept: make room, then --resume writes it.") from None
-
-
-def _started(
-    experiment: config.Experiment, directory: Path, simulation: Simulation, fork: Fork | None
-) -> tuple[Store, RunState | None, History | None]:
-    configuration, version = config.dump(experiment), f"fedkeel {__version__}"
-    if fork is None:
-        run_directory.describe(directory, configuration)
-        return _with_data(Store.create(directory, configuration, text=version), simulation, None), None, None
-    with closing(Store.reading(fork.directory)) as source:
-        state, history = fork.read(source, simulation)
-        before = changes.stored(source.configuration(), fork.directory)
-        asked = fork.other_data or changes.asks_for_other_data(before, experiment)
-        other = same_data.check_forked(source, simulation.federation, asked)
-        run_directory.describe(directory, configuration)
-        store = Store.create(directory, configuration, (source, state), version)
-        return _with_data(store, simulation, other), state, history
-
-
-def _with_data(store: Store, simulation: Simulation, other: str | None) -> Store:
-    """Keep in a new store what its data are, and say in its diary where they are other than its parent's."""
-    try:
-        same_data.record(store, simulation.federation)
-        if other is not None:
-            store.event("changed", other)
-    except FedkeelError:
-        store.close()
-        raise
-    return store
-
-
-def _resumed(
-    experiment: config.Experiment, directory: Path, simulation: Simulation
-) -> tuple[Store, RunState | None, History]:
-    store = Store.open(directory)
-    try:
-        before, history = changes.stored(store.configuration(), directory), store.history()
-        found = changes.allowed(before, experiment, len(history.rounds), directory)
-        state = store.read_state()
-        if state is not None:
-            check_fits(simulation, state, history, f"the run in {directory}")
-        changes.check_shadow(before, experiment, directory, known=same_data.recorded(store) is not None)
-        same_data.check_resumed(store, simulation.federation)
-        text = config.dump(experiment)
-        if found:
-            store.change_configuration(text, [str(change) for change in found])
-        run_directory.describe(directory, text)
-        store.event("resumed", f"fedkeel {__version__}")
-    except FedkeelError:
-        store.close()
-        raise
-    return store, state, history
-
-
-def _choose_executor(simulation: Simulation, store: Store, state: RunState | None) -> None:
-    """Let ``auto`` choose before the first round, and keep the choice: a resumed run must go on with the same bits.
-
-    For the same reason clients are grouped as before, and another machine is noted and warned of.
-    """
-    executor = simulation.executor
-    if isinstance(executor, Auto):
-        kept = store.meta("executor")
-        if kept is None:
-            choice = executor.choose(simulation.job(state or simulation.start()).on(simulation.task.device))
-            store.put_meta("executor", json.dumps(asdict(choice)))
-            store.event("executor", executor.describe())
-        else:
-            executor.decide(machine.chosen(kept, store.directory))
-    record = store.meta(machine.KEY)
-    was = None if record is None else machine.recorded(record, store.directory)
-    if was is not None and was.executor == machine.taken(executor):
-        executor.keep(was.lanes)
-    now = machine.here(executor, simulation.task.device)
-    done = store.rounds_done()
-    if was is not None and done > 0 and (found := machine.differences(was, now)):
-        notice("machine", machine.warning(found, done))
-    if now != was:
-        store.put_meta(machine.KEY, now.model_dump_json())
-
-
-def _executed(
-    experiment: config.Experiment,
-    simulation: Simulation,
-    store: Store,
-    state: RunState | None,
-    history: History | None,
-    watch: Watcher | None,
-    stop: Callable[[], bool] | None,
-) -> tuple[RunState, History]:
-    try:
-        return execute(
-            simulation, experiment.evaluation, store, watch, state, history, stop, experiment.run.checkpoint_every
-        )
-    except Exception as error:
-        with suppress(FedkeelError):  # where nothing can be written, the error itself must still come out
-            store.event("fault", f"{type(error).__name__}: {error}")
-        raise
+    training, enough = _until(experiment.training, until)
+    experiment = experiment.model_copy(update={"training": training})
+    listeners = _listeners(watch, stop, enough)
+    built = None if built is None else arguments.function("built", built, "the simulation")
+    with session.surroundings(experiment.run, directory):
+        simulation = build.make_simulation(experiment, data_dir, federation, allow_plugins)
+        if built is not None:
+            built(simulation)
+        end = session.conduct(experiment, simulation, directory, listeners, resume, fork)
+    return Run(experiment.label, simulation, end.state, end.history, directory, end.why)

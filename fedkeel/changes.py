@@ -6,10 +6,11 @@ import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from fedkeel.calls import Call
 from fedkeel.config import Experiment
 from fedkeel.data.sources import SOURCES, brings_clients, is_path
 from fedkeel.errors import DataError, InputError
@@ -17,6 +18,8 @@ from fedkeel.errors import DataError, InputError
 SAME_BITS = ("serial", "pool")
 """Executors whose results are equal to the bit while this process uses one thread, as workers do."""
 _FREE = ("name", "evaluation.every", "evaluation.train", "evaluation.clients", "run.checkpoint_every", "run.memory_mb")
+Settled = TypeVar("Settled", Experiment, Call)
+"""What a run was started with: an experiment, or a call of ``fedkeel.train``."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,28 @@ class Change:
 
 def stored(text: str, directory: Path) -> Experiment:
     """The experiment in a run's directory; its algorithm is not imported."""
+    return _read(text, directory, Experiment)
+
+
+def stored_call(text: str, directory: Path) -> Call:
+    """The call of ``fedkeel.train`` in a run's directory; its algorithm is not imported."""
+    return _read(text, directory, Call)
+
+
+def _read(text: str, directory: Path, kind: type[Settled]) -> Settled:
     try:
-        return Experiment(**tomllib.loads(text))
+        table = tomllib.loads(text)
+        if "made_by" in table and kind is Experiment:
+            raise InputError(
+                f"the run in {directory} was made by fedkeel.train, whose data and model are objects of a program; go "
+                f"on with it there: fedkeel.train(…, directory={str(directory)!r}, resume=True)."
+            )
+        if "made_by" not in table and kind is Call:
+            raise InputError(
+                f"the run in {directory} is that of an experiment; go on with it by fedkeel.run or `fedkeel run "
+                "--resume`, or choose another directory."
+            )
+        return kind(**table)
     except (tomllib.TOMLDecodeError, ValidationError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(
@@ -43,24 +66,28 @@ def stored(text: str, directory: Path) -> Experiment:
         ) from None
 
 
-def changes(was: Experiment, asked: Experiment) -> list[Change]:
+def changes(was: Settled, asked: Settled) -> list[Change]:
     """Every field that differs, in the order of the schema."""
     before, now = was.model_dump(), asked.model_dump()
-    if brings_clients(was.data.name) or brings_clients(asked.data.name):  # then no rule has, or had, a say
+    if any(
+        brings_clients(str(one["data"]["name"])) for one in (before, now) if "data" in one
+    ):  # then no rule has, or had, a say
         before.pop("partition"), now.pop("partition")
     before, now = _flat(before), _flat(now)
     return [Change(f, before.get(f), now.get(f)) for f in before | now if before.get(f) != now.get(f)]
 
 
-def allowed(was: Experiment, asked: Experiment, done: int, directory: Path) -> list[Change]:
+def allowed(was: Settled, asked: Settled, done: int, directory: Path) -> list[Change]:
     """The changes with which a run may go on after ``done`` rounds; an error lists those with which it may not."""
     found = changes(was, asked)
     refused = [change for change in found if not _is_free(change, was, asked, done)]
     if refused:
         listed = "; ".join(map(str, refused))
+        ways = "start anew with --out, or start a new run from its state with --fork."
+        if isinstance(asked, Call):
+            ways = "or start anew in another directory."
         raise InputError(
-            f"the run in {directory} cannot go on with another configuration: {listed}; resume it as it was, start "
-            "anew with --out, or start a new run from its state with --fork."
+            f"the run in {directory} cannot go on with another configuration: {listed}; resume it as it was, {ways}"
         )
     return found
 
@@ -90,7 +117,9 @@ def _same_folder(change: Change) -> bool:
     return is_path(asked) and os.path.normpath(was) == os.path.normpath(asked)
 
 
-def _is_free(change: Change, was: Experiment, asked: Experiment, done: int) -> bool:
+def _is_free(change: Change, was: Settled, asked: Settled, done: int) -> bool:
+    if change.field.startswith("training.until"):  # which ends a run sooner or later, and changes no round
+        return True
     if change.field == "training.rounds":
         return asked.training.rounds >= done
     if change.field == "data.name":

@@ -286,6 +286,11 @@ def dump(experiment: Experiment) -> str:
     table = experiment.model_dump(exclude_none=True)
     if brings_clients(experiment.data.name):
         del table["partition"]
+    return as_toml(table)
+
+
+def as_toml(table: dict[str, Any]) -> str:
+    """Values, then tables of values, as TOML."""
     lines = [f"{key} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key, section in table.items():
         if isinstance(section, dict):

@@ -1,5 +1,6 @@
 """The Python interface as the README shows it, and own data and models in place of the built-in ones."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from fedkeel import config
 from fedkeel.algorithms.row_memory import current_memory
 from fedkeel.errors import InputError
 from fedkeel.learning import models
+from fedkeel.notices import FedkeelWarning
+from fedkeel.runs.store import Store
+from fedkeel.runs.verify import verify
 
 
 def test_ten_lines_of_python() -> None:
@@ -202,3 +206,135 @@ def test_drop_last_is_refused_where_it_would_drop_nothing() -> None:
     data = fk.data.load("mnist5k").partition("iid", clients=4)
     with pytest.raises(InputError, match=r"training\.drop_last must be false where every client has a single batch"):
         fk.train("fedavg", data=data, rounds=1, batch_size=1000, drop_last=True)
+
+
+class Net(nn.Module):
+    """A model of one's own, whose code may change between two starts."""
+
+    def __init__(self, seed: int = 0, scale: float = 1.0, drop: float = 0.5) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.scale, self.drop = scale, drop
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = nn.functional.dropout(self.first(x).relu(), self.drop, self.training)
+        out: torch.Tensor = self.scale * self.last(hidden)
+        return out
+
+
+def own_data() -> fk.data.Federation:
+    x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    return fk.data.from_arrays(x, y, x, y).partition("shards", clients=5, seed=1)
+
+
+class Own(type(fk.make_algorithm("scaffold"))):  # type: ignore[misc]
+    """An algorithm that no registry knows."""
+
+    name = "own"
+
+
+def kept(folder: Path, rounds: int = 4, resume: bool = True, **changes: Any) -> fk.Run:
+    call = {"algorithm": Own, "model": Net(), "data": own_data(), "lr": 0.2, "batch_size": 10} | changes
+    return fk.train(**call, rounds=rounds, executor="serial", directory=str(folder), resume=resume)
+
+
+def test_own_model_data_and_algorithm_go_on_to_the_same_bits(tmp_path: Path) -> None:
+    whole = kept(tmp_path / "whole", resume=False)
+    asked = iter([False, True])
+    half = kept(tmp_path / "r", resume=False, stop=lambda: next(asked))
+    assert (half.ended, half.state.t) == ("stopped", 2)
+    done = kept(tmp_path / "r")
+    assert (done.ended, done.directory, done.accuracy) == ("finished", tmp_path / "r", whole.accuracy)
+    assert torch.equal(done.state.server.w, whole.state.server.w)
+    assert verify(tmp_path / "r").model
+    assert len(kept(tmp_path / "r", rounds=6).history.rounds) == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model": Net(seed=1)}, "the initial weights are not .first in 'first.weight'.; .*torch.manual_seed"),
+        ({"model": Net(scale=1.001)}, "its answers to the same samples are not; its forward pass has changed"),
+        ({"model": Net(drop=0.4)}, "in training mode the gradient of its loss is not"),
+        ({"model": nn.Linear(4, 2)}, "does not fit this model, algorithm and data"),
+        ({"lr": 0.1}, "training.lr was 0.2, asked 0.1; resume it as it was, or start anew in another directory"),
+        ({"seed": 1}, "seed was 0, asked 1"),
+        ({"faults": {"lost": 0.5}}, "faults.lost was 0.0, asked 0.5"),
+        ({"algorithm": "scaffold"}, "algorithm.name was .*:Own', asked 'scaffold'"),
+        ({"data": fk.data.load("mnist5k").partition("iid", clients=5)}, "the model cannot take the inputs"),
+        ({"resume": False}, "already holds a run; continue it with resume=True"),
+    ],
+)
+def test_another_call_does_not_go_on(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    kept(tmp_path, rounds=1, resume=False)
+    with pytest.raises(fk.FedkeelError, match=sentence):
+        kept(tmp_path, **changes)
+    assert kept(tmp_path, rounds=2).ended == "finished"
+
+
+def test_other_samples_do_not_go_on(tmp_path: Path) -> None:
+    kept(tmp_path, rounds=1, resume=False)
+    other = own_data()
+    other.dataset.train.x[3] += 1
+    with pytest.raises(fk.FedkeelError, match=r"the training samples .* are not those that it began with"):
+        kept(tmp_path, data=other)
+
+
+def test_an_experiment_and_a_call_do_not_take_over_each_other(tmp_path: Path) -> None:
+    kept(tmp_path / "call", rounds=1, resume=False)
+    table = {"model": {"name": "logistic"}, "training": {"rounds": 1}, "partition": {"clients": 4}}
+    (experiment,) = config.expand(table, [])
+    with pytest.raises(InputError, match=r"was made by fedkeel.train.*; go on with it there"):
+        fk.run(experiment, tmp_path / "call", federation=own_data(), resume=True)
+    fed = fk.run(experiment, tmp_path / "run").simulation.federation
+    with pytest.raises(InputError, match=r"is that of an experiment; go on with it by fedkeel.run"):
+        kept(tmp_path / "run", rounds=1, model="logistic", data=fed)
+
+
+@pytest.mark.parametrize("until", [{"accuracy": 0.6}, lambda progress: progress.measured[0].accuracy >= 0.6])
+def test_a_run_ends_when_it_has_reached_its_target(until: Any, tmp_path: Path) -> None:
+    """It is the beginning of the whole run; resumed, it has nothing to do and says so, until more is asked."""
+    whole = kept(tmp_path / "whole", rounds=20, resume=False)
+    reached = whole.rounds_to(0.6)
+    assert reached is not None
+    assert reached < 20
+    early = kept(tmp_path / "r", rounds=20, until=until, resume=False)
+    assert (early.ended, early.state.t, verify(tmp_path / "r").model) == ("until", reached, True)
+    with pytest.warns(FedkeelWarning, match="no further rounds are run"):
+        again = kept(tmp_path / "r", rounds=20, until=until)
+    assert (again.ended, again.state.t) == ("until", reached)
+    on = kept(tmp_path / "r", rounds=20)
+    assert (on.ended, on.state.t) == ("finished", 20)
+    assert torch.equal(on.state.server.w, whole.state.server.w)
+    memory = fk.train(Own, model=Net(), data=own_data(), rounds=20, lr=0.2, batch_size=10, until=until)
+    assert (memory.ended, memory.directory) == ("until", None)
+
+
+def test_a_target_of_an_experiment(tmp_path: Path) -> None:
+    table = {"model": {"name": "logistic"}, "partition": {"clients": 4}, "run": {"executor": "pool", "workers": 1}}
+    (experiment,) = config.expand(table | {"training": {"rounds": 9, "until": {"accuracy": 0.3}}}, [])
+    run = fk.run(experiment, tmp_path / "r")
+    assert (run.ended, run.state.t) == ("until", run.rounds_to(0.3))
+    assert "until = {accuracy = 0.3}" in (tmp_path / "r" / "experiment.toml").read_text()
+    with closing(Store.reading(tmp_path / "r")) as store:
+        assert f"round {run.state.t} reached an accuracy of 0.3" in [event.text for event in store.events()]
+    with pytest.raises(InputError, match=r"training.until.accuracy must be a number of at most 1, got 98"):
+        config.expand({"training": {"until": {"accuracy": 98}}}, [])
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        ({"resume": True}, "resume must go with directory"),
+        ({"until": 0.9}, "until must be a table such as"),
+        ({"until": {"acuracy": 0.9}}, "no field in until named 'acuracy'. Did you mean 'accuracy'"),
+        ({"until": {}}, "until must be given an accuracy or a loss"),
+        ({"directory": 3}, "directory must be a path"),
+        ({"stop": 3}, "stop must be a function"),
+    ],
+)
+def test_mistakes_in_how_a_run_is_kept_and_ended(call: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        fk.train("fedavg", model=Net(), data=own_data(), rounds=1, **call)

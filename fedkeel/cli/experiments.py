@@ -5,17 +5,18 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from fedkeel import api, build, changes, config, sweeps
+from fedkeel import api, changes, config, sweeps
 from fedkeel.cli import output
 from fedkeel.cli.main import complain, print_json
 from fedkeel.cli.screen import Clock, Life, headline, identity, say, show_table
+from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import DivergedError, FedkeelError, InputError
 from fedkeel.runs.connection import FILE
 from fedkeel.runs.fork import Fork
@@ -129,23 +130,34 @@ def resume_command() -> str:
 def _run_one(run: config.Planned, options: Options, stop: StopRequest, title: list[str], clock: Clock) -> api.Run:
     experiment = run.experiment
     directory = options.out / experiment.label
-    simulation = build.make_simulation(experiment, options.data_dir, allow_plugins=options.allow_plugins)
     done = rounds_done(directory) if options.resume else 0
-    if not options.quiet:
-        names = sweeps.short_names(list(run.swept))
-        told = [f"{names[f]} {sweeps.said(v)}" for f, v in run.swept.items() if f not in ("algorithm.name", "seed")]
-        headline([*title, *identity(simulation), f"seed {experiment.seed}", *told])
-    with Life(experiment.training.rounds, done, options.quiet, clock if title else None) as life:
-        return api.run(
+    life = Life(experiment.training.rounds, done, options.quiet, clock if title else None)
+    with ExitStack() as screen:
+
+        def built(simulation: Simulation) -> None:
+            if not options.quiet:
+                names = sweeps.short_names(list(run.swept))
+                fields = [field for field in run.swept if field not in ("algorithm.name", "seed")]
+                told = [f"{names[field]} {sweeps.said(run.swept[field])}" for field in fields]
+                headline([*title, *identity(simulation), f"seed {experiment.seed}", *told])
+            screen.enter_context(life)
+
+        ran = api.run(
             experiment,
             directory,
-            federation=simulation.federation,
+            data_dir=options.data_dir,
             resume=options.resume,
             fork=Fork.parse(options.fork) if options.fork else None,
             allow_plugins=options.allow_plugins,
             watch=life,
             stop=stop,
+            built=built,
         )
+    if ran.ended == "stopped":
+        raise FedkeelError(
+            f"stopped after round {ran.state.t} of {experiment.training.rounds}, which is kept in {directory}"
+        )
+    return ran
 
 
 def _show(results: list[dict[str, Any]], options: Options) -> None:

@@ -9,10 +9,36 @@ from pydantic import Field, field_validator, model_validator
 from fedkeel.algorithms.validate import Settings
 
 
+class Until(Settings):
+    """What the reported model must reach on the test set for a run to end early; both, if both are given."""
+
+    accuracy: float | None = Field(None, gt=0, le=1, description="least accuracy, above 0 and at most 1")
+    loss: float | None = Field(None, gt=0, allow_inf_nan=False, description="largest loss")
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> Until:
+        if self.accuracy is None and self.loss is None:
+            raise ValueError("given an accuracy or a loss, e.g. {accuracy = 0.98}")
+        return self
+
+    def met(self, accuracy: float, loss: float) -> bool:
+        """Whether a test result is enough; NaN never is."""
+        return (self.accuracy is None or accuracy >= self.accuracy) and (self.loss is None or loss <= self.loss)
+
+    def __str__(self) -> str:
+        given = {"an accuracy of": self.accuracy, "a loss of": self.loss}
+        return " and ".join(f"{name} {value:g}" for name, value in given.items() if value is not None)
+
+
 class Training(Settings):
     """Settings of training that belong to no algorithm."""
 
     rounds: int = Field(100, ge=1, description="communication rounds")
+    until: Until | None = Field(
+        None,
+        description="end after the first evaluated round whose test result reaches this, e.g. {accuracy = 0.98}; "
+        "absent: after all rounds",
+    )
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, above 0 and at most 1")
     sampling: Literal["exact", "bernoulli"] = Field(
         "exact", description="exact: always the same number of clients; bernoulli: each with that probability"

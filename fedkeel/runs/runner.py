@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
@@ -12,6 +12,7 @@ from fedkeel.algorithms.validate import Settings
 from fedkeel.engine.exchange import Fault, Model
 from fedkeel.engine.rounds import Rounds, RunState
 from fedkeel.engine.server import RoundRecord
+from fedkeel.engine.settings import Until
 from fedkeel.errors import FedkeelError
 from fedkeel.learning.task import Score
 from fedkeel.notices import notice
@@ -48,6 +49,9 @@ SHORT = 5.0
 """Seconds: the model of a round that took less may be evaluated beside the next."""
 
 Watcher = Callable[[Progress], None]
+"""Is told of every round, when it is committed."""
+Enough = Callable[[Progress], bool]
+"""Says after a round whether it is to be the last."""
 
 
 class OutOfMemoryError(FedkeelError):
@@ -63,11 +67,19 @@ def execute(
     history: History | None = None,
     stop: Callable[[], bool] | None = None,
     keep_every: int = 0,
+    until: Enough | None = None,
 ) -> tuple[RunState, History]:
-    """All rounds from a state (default: the first) to the last; the arguments are those of ``rounds``."""
+    """All rounds from a state (default: the first) to the last; the arguments are those of ``rounds``.
+
+    The last is that after which ``training.until`` is reached or ``until`` says so, if they ever do. Either is asked
+    when a round is committed; one that was already being trained beside its evaluation is forgotten.
+    """
     history = history or History()
     last = begin(simulation, evaluation, store, history) if state is None else state
     seen = health.seen(history)
+    target = simulation.training.until
+    if reached(target, history) is not None:
+        return last, history
     for after, progress in rounds(simulation, evaluation, last, history, store, stop, keep_every):
         last = after
         seen, concerns = seen.after(progress.summary, progress.measured)
@@ -75,7 +87,22 @@ def execute(
             notice("health", health.advice(concern, simulation.training))
         if watch is not None:
             watch(progress)
+        if (until is not None and until(progress)) or is_met(target, progress.measured):
+            break
     return last, history
+
+
+def reached(target: Until | None, history: History) -> int | None:
+    """The first round after which the reported model met a target on the test set; None if none did."""
+    if target is None:
+        return None
+    return next((m.round for m in history.series() if m.round > 0 and target.met(m.accuracy, m.loss)), None)
+
+
+def is_met(target: Until | None, measured: Sequence[Measured]) -> bool:
+    """Whether the evaluations after one round meet a target."""
+    reported = next((m for m in measured if m.split == "test"), None)
+    return target is not None and reported is not None and target.met(reported.accuracy, reported.loss)
 
 
 def begin(simulation: Rounds, evaluation: Evaluation, store: Store | None, history: History) -> RunState:

@@ -197,8 +197,7 @@ def resumed(rng: random.Random, folder: Path) -> Input:
     from_round = rng.choice((None, 0, 1, 2, 3, -1, 10**9, "1", 1.5))
 
     def give() -> None:
-        with contextlib.suppress(api.StoppedError):
-            _executed(table, folder / "r", after)
+        _executed(table, folder / "r", after)
         with contextlib.suppress(FedkeelError):
             _executed(changed, folder / "f", 9, fork=Fork(folder / "r", from_round))  # type: ignore[arg-type]
         _executed(changed, folder / "r", 9, resume=True)
