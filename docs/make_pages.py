@@ -1,4 +1,4 @@
-"""Builds docs/algorithms: one page an algorithm and an index. ``python docs/make_pages.py [--check]``
+"""Builds docs/algorithms (a page an algorithm, an index) and docs/reference.md. ``python docs/make_pages.py [--check]``
 
 A page is put together from the registry (box, parameters, modes, laws, published numbers), from one measured round
 (traffic and state, ``pages/measure.py``), from the recorded traces in tests/golden and docs/results/*.json
@@ -21,6 +21,8 @@ if str(ROOT) not in sys.path:
 
 from docs.pages.data import FAMILIES, PAGES, RESULTS  # noqa: E402
 from docs.pages.measure import measure_all  # noqa: E402
+from docs.pages.reference import PATH as REFERENCE  # noqa: E402
+from docs.pages.reference import reference  # noqa: E402
 from docs.pages.render import RESULTS_BEGIN, RESULTS_END, index, page  # noqa: E402
 from fedkeel.algorithms.registry import ALGORITHMS  # noqa: E402
 
@@ -32,7 +34,7 @@ def build() -> dict[Path, str]:
     if sorted(listed) != sorted(ALGORITHMS):
         raise SystemExit(f"FAMILIES must list every algorithm once: {sorted(set(listed) ^ set(ALGORITHMS))}")
     pages = {PAGES / f"{name}.md": page(name, measured[name]) for name in ALGORITHMS}
-    return pages | {PAGES / "README.md": index(measured)}
+    return pages | {PAGES / "README.md": index(measured), REFERENCE: reference()}
 
 
 def stale(pages: Mapping[Path, str]) -> list[str]:

@@ -291,19 +291,20 @@ def dump(experiment: Experiment) -> str:
 
 def as_toml(table: dict[str, Any]) -> str:
     """Values, then tables of values, as TOML."""
-    lines = [f"{key} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    lines = [f"{key} = {toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key, section in table.items():
         if isinstance(section, dict):
             lines += ["", f"[{key}]"]
-            lines += [f"{_key(name)} = {_toml(value)}" for name, value in section.items() if value is not None]
+            lines += [f"{_key(name)} = {toml(value)}" for name, value in section.items() if value is not None]
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(toml(item) for item in value) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(name)} = {_toml(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(name)} = {toml(item)}" for name, item in value.items()) + "}"
     if isinstance(value, float):
         return repr(value)
     # JSON's whole numbers, booleans and strings are TOML's too, but for one character that TOML wants escaped.
@@ -311,7 +312,7 @@ def _toml(value: Any) -> str:
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name)
 
 
 class _Source:

@@ -10,6 +10,7 @@ from typing import Any
 from fedkeel.cli.main import print_json
 from fedkeel.cli.screen import hanging, say, show_table
 from fedkeel.errors import InputError, shown
+from fedkeel.papers.settings import Setting, settings_of
 
 
 def show_algorithms(as_json: bool) -> None:
@@ -46,6 +47,19 @@ def show_algorithm(name: str, as_json: bool) -> None:
         say(f"mode {mode!r}: {', '.join(f'{k} = {v}' for k, v in preset.items())}")
     for law in described["laws"]:
         say(f"law: {law}")
+    _show_settings(described["settings"])
+
+
+def _show_settings(settings: list[dict[str, Any]]) -> None:
+    """The paper's own experiments, what it leaves open, and the commands that run them."""
+    for one in settings:
+        say("")
+        say((one["name"], "bold"), f"  {one['where']}")
+        for table, values in one["experiment"].items():
+            say(hanging(f"    {table}: " + ", ".join(f"{key} {value}" for key, value in values.items())))
+        for missing in one["open"]:
+            say(hanging(f"    open: {missing}"))
+        say("\n".join(f"    {command}" for command in one["commands"]))
 
 
 def _described(name: str) -> dict[str, Any]:
@@ -75,8 +89,23 @@ def _described(name: str) -> dict[str, Any]:
         "params": params,
         "modes": algorithm.Params.modes,
         "laws": [law.statement for law in algorithm.laws],
+        "settings": [
+            {
+                "name": one.name,
+                "where": one.where,
+                "experiment": one.tables(name),
+                "open": list(one.open),
+                "commands": _commands(one, name),
+            }
+            for one in settings_of(name)
+        ],
         "claims": [f"{c.source}: {c.setting} = {c.value:g} {c.unit}" for c in claims(name)],
     }
+
+
+def _commands(setting: Setting, algorithm: str) -> list[str]:
+    other = "" if algorithm == setting.algorithms[0] else f" --algorithm {algorithm}"
+    return [f"fedkeel init --paper {setting.name}{other}", f"fedkeel run {setting.file(algorithm)}"]
 
 
 def _allowed(info: Any) -> str:

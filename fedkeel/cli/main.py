@@ -163,6 +163,22 @@ def run_experiment(
 
 
 @app.command()
+def init(
+    file: Annotated[
+        Path | None, typer.Argument(help="The file to write; absent: experiment.toml.", callback=_usable)
+    ] = None,
+    paper: Annotated[
+        str | None, typer.Option(help="With the settings of a paper, as `fedkeel algorithms NAME` lists them.")
+    ] = None,
+    algorithm: Annotated[str | None, typer.Option(help="Another algorithm of that paper.")] = None,
+) -> None:
+    """Write an experiment with every key and its meaning, ready to run."""
+    from fedkeel.cli.init import write_experiment
+
+    write_experiment(file, paper, algorithm)
+
+
+@app.command()
 def algorithms(
     name: Annotated[str | None, typer.Argument(help="One algorithm, in detail.")] = None, as_json: Json = False
 ) -> None:
