@@ -133,7 +133,7 @@ class _Life(ProgressColumn):
     def render(self, task: Task) -> Text:
         width = console.width - 1
         head = f"round {task.completed:.0f}/{task.total or 0:.0f}"
-        bar = min(30, max(6, width - 60))
+        bar = min(30, max(6, width - 71))
         line = fitted(task.fields.get("life", []), width - len(head) - bar - 3)
         made = Text(f"{head} ")
         for segment in ProgressBar(task.total, task.completed, width=bar).__rich_console__(console, console.options):

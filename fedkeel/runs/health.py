@@ -1,7 +1,7 @@
 """Whether a run is going wrong although every number is finite: its accuracy collapsed, or its drift exploded.
 
-Both questions are asked of medians, because single rounds swing widely where few and very different clients take part.
-The thresholds are meant to stay silent on that noise, and to speak where the run will not recover by itself.
+Both questions are asked of several rounds at once, because single rounds swing widely where few and very different
+clients take part. The thresholds are meant to stay silent on that noise, and to speak where it lasts.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from fedkeel.runs.history import History, Measured, RoundSummary
 
 Kind = Literal["collapse", "explosion"]
 
-EVALUATIONS = 5
-"""A level is the median of so many evaluations: two outliers among them do not move it."""
+EVALUATIONS = 8
+"""A level is the median of so many evaluations, which a few bad rounds among them do not move. A collapse lasts as
+long: where a fifth of the rounds are bad by chance, eight in a row are not."""
 LOST = 0.7
-"""A level below this share of the best one is a collapse. Where a tenth of very unlike clients take part (Dirichlet
-0.01, two shards of one label), levels of healthy runs kept 90 %; SCAFFOLD without clipping kept 35 %."""
+"""It is a collapse where no recent evaluation reaches this share of the best level. Healthy runs with a tenth of very
+unlike clients a round (Dirichlet 0.01, two shards each) kept 90 % of it; SCAFFOLD without clipping kept 35 %."""
 LEAST_LOSS = 0.1
 """Of accuracy: between 4 % and 2 % there is nothing to tell."""
 ROUNDS = 3
@@ -92,7 +93,7 @@ class Seen:
 
     def _collapse(self, round: int) -> Concern | None:
         level = self._level()
-        if level is None or level >= LOST * self.best or self.best - level < LEAST_LOSS:
+        if level is None or max(self.accuracies) >= LOST * self.best or self.best - level < LEAST_LOSS:
             return None
         return Concern("collapse", round, self.best, level, self.best_round)
 

@@ -55,7 +55,7 @@ def test_a_collapse_is_told_once_with_both_levels() -> None:
     (concern,) = told(history(curve))
     assert concern.kind == "collapse"
     assert concern.was == pytest.approx(0.855, abs=0.01)
-    assert 40 < concern.round < 55
+    assert 45 < concern.round < 60
     assert 36 <= concern.best_round <= 44
 
 
@@ -64,8 +64,7 @@ def test_noise_is_no_collapse(seed: int) -> None:
     """Swings of a run whose few clients know one label each: every fifth round loses up to two thirds."""
     rng = random.Random(seed)
     curve = [a * (rng.uniform(0.3, 0.7) if rng.random() < 0.2 else rng.uniform(0.85, 1.05)) for a in learning(200)]
-    # Three bad rounds among five do happen; a level falls below 70 % only where they are bad and many.
-    assert len(told(history(curve))) <= 1
+    assert not told(history(curve))
     calm = [a * rng.uniform(0.75, 1.05) for a in learning(200)]
     assert not told(history(calm))
 
@@ -122,12 +121,12 @@ def test_what_is_found_is_a_warning_and_a_line_in_the_diary(tmp_path: Path, monk
     """With a threshold that every run is below: as fk.train tells it, and as the store keeps it, once for a run."""
     monkeypatch.setattr(health, "LOST", 2.0)
     monkeypatch.setattr(health, "LEAST_LOSS", 0.0)
-    training = {"rounds": 7, "participation": 0.5}
+    training = {"rounds": 9, "participation": 0.5}
     data = fedkeel.data.load("mnist5k").partition("dirichlet", clients=8, seed=0, alpha=0.5)
-    with pytest.warns(FedkeelWarning, match=r"round 5: accuracy fell to .* Try training\.clip = 10"):
+    with pytest.warns(FedkeelWarning, match=r"round 8: accuracy fell to .* Try training\.clip = 10"):
         fedkeel.train("fedavg", data=data, executor="serial", **training)
-    table = {"partition": {"clients": 8}, "run": {"executor": "serial"}, "training": training | {"rounds": 6}}
-    for rounds, resume in ((6, False), (7, True)):
+    table = {"partition": {"clients": 8}, "run": {"executor": "serial"}, "training": training | {"rounds": 8}}
+    for rounds, resume in ((8, False), (9, True)):
         (experiment,) = config.expand(table, [f"training.rounds={rounds}"])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
