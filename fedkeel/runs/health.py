@@ -21,8 +21,9 @@ EVALUATIONS = 8
 """A level is the median of so many evaluations, which a few bad rounds among them do not move. A collapse lasts as
 long: where a fifth of the rounds are bad by chance, eight in a row are not."""
 LOST = 0.7
-"""It is a collapse where no recent evaluation reaches this share of the best level. Healthy runs with a tenth of very
-unlike clients a round (Dirichlet 0.01, two shards each) kept 90 % of it; SCAFFOLD without clipping kept 35 %."""
+"""It is a collapse where no recent evaluation reaches this share of the best level. In five healthy runs on MNIST-5k,
+one seed each, among them FedAvg with 3 to 5 very unlike clients a round (Dirichlet 0.01, two shards each), medians of
+five evaluations kept 90 % of it."""
 LEAST_LOSS = 0.1
 """Of accuracy: between 4 % and 2 % there is nothing to tell."""
 ROUNDS = 3
@@ -32,7 +33,7 @@ EARLIER = 50
 FEWEST = 5
 """… of which there must be a few: the first rounds move furthest, or, from zero weights, hardly at all."""
 FACTOR = 5.0
-"""Drift that grew this much has exploded: it falls in a run that converges, and at most doubled in healthy ones."""
+"""Drift that grew this much has exploded: in the same five runs it at most doubled."""
 TINY = 1e-30
 """Instead of no drift at all."""
 
