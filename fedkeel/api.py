@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
@@ -24,6 +25,7 @@ from fedkeel.engine.settings import Faults, Training, Until
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import InputError, check_seed, invalid, shown, unknown
 from fedkeel.learning.losses import Loss, as_loss
+from fedkeel.learning.task import Score
 from fedkeel.runs import directory as run_directory
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.history import History
@@ -47,7 +49,7 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """Test accuracy of the reported model after the last round, in [0, 1]."""
+        """Test accuracy of the reported model after the last round, in [0, 1]; NaN where none is measured."""
         last = self.history.final()
         return float("nan") if last is None else last.accuracy
 
@@ -56,8 +58,17 @@ class Run:
         """What was found about the model before the first round, such as that it needs the slower way of computing."""
         return tuple(self.simulation.task.notices)
 
+    def evaluate_clients(self) -> dict[int, Score]:
+        """What each client would use, on its own test samples (its training samples where it has no test set)."""
+        return self.simulation.evaluate_clients(self.state)
+
     def rounds_to(self, accuracy: float) -> int | None:
         """The first round that reached a test accuracy; None if none did."""
+        if math.isnan(self.accuracy):
+            raise InputError(
+                f"rounds_to asks for an accuracy, but none was measured: under the loss "
+                f"{self.simulation.task.loss.name} no answer is right or wrong. See history.series()."
+            )
         return self.history.rounds_to(accuracy)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -79,7 +90,7 @@ def train(
     data: Federation,
     seed: int = 0,
     params: dict[str, Any] | None = None,
-    loss: Loss | nn.CrossEntropyLoss | None = None,
+    loss: Loss | nn.Module | Callable[[Tensor, Tensor], Tensor] | None = None,
     faults: Faults | dict[str, Any] | None = None,
     evaluate_every: int = 1,
     executor: str = "auto",
@@ -97,8 +108,12 @@ def train(
 
     ``algorithm`` is a name or a class (with ``params``, its parameters) or an ``Algorithm`` object; ``model`` a name of
     the zoo or any ``torch.nn.Module``; ``training`` are the fields of ``Training``: rounds, participation, epochs or
-    steps, batch_size, lr, lr_decay, momentum, weight_decay, clip, …; ``faults`` what goes wrong with clients, and what
-    is done about updates that are not finite or too long, e.g. ``{"dropout": 0.1, "bad_update": "skip-client"}``.
+    steps, batch_size, lr, lr_schedule, optimiser, momentum, weight_decay, clip, …; ``faults`` what goes wrong with
+    clients, and what is done about updates that are not finite or too long, e.g. ``{"dropout": 0.1, "bad_update":
+    "skip-client"}``.
+
+    ``loss`` is one of torch's (``nn.MSELoss()``, ``nn.BCEWithLogitsLoss()``, …), a function of outputs and targets that
+    gives one value for each sample, or a ``Loss``; by default the cross-entropy that classification asks for.
 
     ``executor`` is ``auto``, ``serial``, ``pool`` or ``stacked``. ``serial`` and ``pool`` give the same bits on a
     machine; ``stacked``, which ``auto`` may take, gives the same numbers up to round-off. ``threads`` are torch's in

@@ -121,7 +121,8 @@ def _is_free(change: Change, was: Settled, asked: Settled, done: int) -> bool:
     if change.field.startswith("training.until"):  # which ends a run sooner or later, and changes no round
         return True
     if change.field == "training.rounds":
-        return asked.training.rounds >= done
+        # A cosine over more rounds would have been another one from the start.
+        return asked.training.rounds >= done and asked.training.lr_schedule != "cosine"
     if change.field == "data.name":
         return _same_folder(change)
     if change.field == "run.executor":

@@ -20,6 +20,7 @@ from fedkeel.algorithms.contract import Algorithm, Answer, Clients, Local, Probl
 from fedkeel.algorithms.registry import is_registered
 from fedkeel.algorithms.state import Message, State
 from fedkeel.engine.exchange import Call, Outcome, gather, taken
+from fedkeel.engine.optimisers import check_optimiser, local_optimiser
 from fedkeel.engine.randomness import Moment, Purpose, torch_generator, torch_seed
 from fedkeel.engine.samples import ClientBatches, DataOfClients, full_batches
 from fedkeel.engine.schedule import Schedule
@@ -43,6 +44,9 @@ class Equipment:
     seed: int
     max_update_norm: float | None = None
     """Longer local updates are cut to this norm (``faults.max_update_norm``)."""
+
+    def __post_init__(self) -> None:
+        check_optimiser(self.algorithm, self.training)
 
     @property
     def buffer_rule(self) -> str:
@@ -138,10 +142,7 @@ class Work:
     @property
     def sgd(self) -> Sgd:
         """The local optimiser of this round."""
-        training = self.equipment.training
-        return Sgd(
-            self.round.lr, training.clip, training.weight_decay, training.momentum, self.equipment.max_update_norm
-        )
+        return local_optimiser(self.equipment.training, self.round.lr, self.equipment.max_update_norm)
 
     @property
     def draws_nothing(self) -> bool:

@@ -38,7 +38,13 @@ class RandomSchedule:
         self.seed = seed
 
     def lr(self, round: int) -> float:
-        return self.training.lr * self.training.lr_decay**round
+        training = self.training
+        if training.lr_schedule == "step":
+            return training.lr * training.lr_gamma ** (round // training.lr_every)
+        if training.lr_schedule == "cosine":
+            share = (1 + math.cos(math.pi * round / training.rounds)) / 2
+            return training.lr_min + (training.lr - training.lr_min) * share
+        return training.lr * training.lr_decay**round
 
     def cohort(self, round: int, clients: int) -> list[int]:
         share = self.training.participation

@@ -49,6 +49,19 @@ class Training(Settings):
     drop_last: bool = Field(False, description="leave out the incomplete last batch of an epoch")
     lr: float = Field(0.1, gt=0, description="η, client learning rate")
     lr_decay: float = Field(1.0, gt=0, le=1, description="η is multiplied by this after every round")
+    lr_schedule: Literal["constant", "step", "cosine"] = Field(
+        "constant",
+        description="how η goes over the rounds apart from lr_decay: step multiplies it by lr_gamma every lr_every "
+        "rounds, cosine lets it fall to lr_min along half a cosine over all rounds",
+    )
+    lr_every: int = Field(10, ge=1, description="rounds between two steps of lr_schedule = 'step'")
+    lr_gamma: float = Field(0.1, gt=0, lt=1, description="factor of a step of lr_schedule = 'step'")
+    lr_min: float = Field(0.0, ge=0, description="where lr_schedule = 'cosine' would end after the last round")
+    optimiser: Literal["sgd", "adam", "adamw"] = Field(
+        "sgd", description="local optimiser; it starts anew every round. Adam is for algorithms that need no plain SGD"
+    )
+    betas: tuple[float, float] = Field((0.9, 0.999), description="β₁ and β₂ of adam and adamw, e.g. [0.9, 0.999]")
+    eps: float = Field(1e-8, gt=0, allow_inf_nan=False, description="ε of adam and adamw")
     momentum: float = Field(0.0, ge=0, lt=1, description="local momentum, reset every round")
     weight_decay: float = Field(0.0, ge=0, description="L2 weight decay of the local optimiser, added after clipping")
     clip: float | None = Field(None, gt=0, description="largest norm of a local gradient; absent: no clipping")
@@ -62,6 +75,33 @@ class Training(Settings):
     def _one_kind_of_work(self) -> Training:
         if self.epochs is not None and self.steps is not None:
             raise ValueError("given either epochs or steps, not both")
+        return self
+
+    @field_validator("betas")
+    @classmethod
+    def _are_shares(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError("two numbers of at least 0 and below 1")
+        return betas
+
+    @model_validator(mode="after")
+    def _heard(self) -> Training:
+        """Settings that the chosen schedule or optimiser does not know would have no effect."""
+        heard = {
+            "lr_decay": self.lr_schedule == "constant",
+            "lr_every": self.lr_schedule == "step",
+            "lr_gamma": self.lr_schedule == "step",
+            "lr_min": self.lr_schedule == "cosine",
+            "momentum": self.optimiser == "sgd",
+            "betas": self.optimiser != "sgd",
+            "eps": self.optimiser != "sgd",
+        }
+        for name, has_effect in heard.items():
+            if not has_effect and getattr(self, name) != type(self).model_fields[name].default:
+                owner = "lr_schedule" if name.startswith("lr_") else "optimiser"
+                raise ValueError(f"given without {name}, which has no effect with {owner} = {getattr(self, owner)!r}")
+        if self.lr_min > self.lr:
+            raise ValueError(f"given an lr_min of at most lr = {self.lr:g}")
         return self
 
     def local_steps(self, samples: int) -> int:

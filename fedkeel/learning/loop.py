@@ -9,6 +9,7 @@ fixed once:
     q ← q·min(1, max_norm/‖q‖)         clipping, if on
     q ← q + wd·y                       weight decay, after clipping
     v ← μ·v + q;  q ← v                local momentum, if on; v = 0 at the start of every round
+    q ← Adam(q)                        or Adam's direction, if on; its moments are 0 at the start of every round
     y ← y − η·q
 
 and after the last step, if the whole move is limited to D:
@@ -25,6 +26,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedkeel.learning.adam import Adam, Moments
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.dense import AffinePull, DenseNet, Descent, mean_loss, minus_one_hot
 from fedkeel.learning.kernels.projected import DenseWorker
@@ -45,6 +47,8 @@ class Sgd:
     """μ, one number or one per coordinate [d]."""
     max_move: float | None = None
     """D, the largest allowed ‖y − y_0‖ after all steps; None: no limit."""
+    adam: Adam | None = None
+    """Adam or AdamW in place of plain steps; it has no momentum beside its own."""
 
     @property
     def has_momentum(self) -> bool:
@@ -115,6 +119,7 @@ def train(
     workspace = torch.empty_like(y)
     changes_q = averaging is not None or correction is not None or sgd.clip is not None or bool(sgd.weight_decay)
     velocity = torch.zeros_like(y) if sgd.has_momentum else None
+    moments = None if sgd.adam is None else Moments(sgd.adam, y)
     loss_sum, steps_taken = y.new_zeros(len(y)), y.new_zeros(len(y))
     norms: list[Tensor] = []
     for k, batch in enumerate(stream(batches)):
@@ -142,6 +147,8 @@ def train(
         if velocity is not None:
             velocity.mul_(sgd.momentum).add_(q)
             q = velocity
+        if moments is not None:
+            q = moments.direction(q, y)
         if batch.active is not None:
             # Clients whose steps are over stand still; their gradient is whatever the padding gave.
             q = torch.where(batch.active.unsqueeze(1), q, 0)
@@ -161,14 +168,22 @@ def train(
 
 def _folds(net: DenseNet, sgd: Sgd, rule: Rule) -> bool:
     """Whether a step is y ← factor·y + offset − η·q with q = ∇ or m: nothing depends on the size of the gradient."""
-    affine = sgd.clip is None and not sgd.has_momentum and (rule.correction is None or rule.correction.when is None)
+    affine = (
+        sgd.adam is None
+        and sgd.clip is None
+        and not sgd.has_momentum
+        and (rule.correction is None or rule.correction.when is None)
+    )
     return affine and (rule.averaging is None or net.can_average(rule.averaging))
 
 
 def _projects(sgd: Sgd, rule: Rule) -> bool:
     """Whether a step is y ← y − η·QP(g, G) and nothing else."""
-    plain = sgd.clip is None and not sgd.has_momentum and not sgd.weight_decay and rule.used == {"projection"}
-    return plain and rule.projection is not None and rule.projection.decay is None and bool(rule.projection.rows)
+    plain = sgd.adam is None and sgd.clip is None and not sgd.has_momentum and not sgd.weight_decay
+    projection = rule.projection
+    if not plain or projection is None or rule.used != {"projection"}:
+        return False
+    return projection.decay is None and bool(projection.rows)
 
 
 def _walked(net: DenseNet, steps: Walk, b: Tensor, batches: Iterable[Batch]) -> Trained:

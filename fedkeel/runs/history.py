@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ class Measured:
     split: str
     """``test``, ``train`` or ``validation``."""
     accuracy: float
-    """In [0, 1]."""
+    """In [0, 1]; NaN where no answer is right or wrong."""
     loss: float
 
 
@@ -73,8 +74,8 @@ class History:
         return None
 
     def best(self, model: str | None = None) -> Measured | None:
-        """The evaluation with the highest test accuracy, the earliest of equals."""
-        return max(self.series(model), key=lambda m: m.accuracy, default=None)
+        """The evaluation with the highest test accuracy (the lowest loss, if there is none), the earliest of equals."""
+        return max(self.series(model), key=lambda m: -m.loss if math.isnan(m.accuracy) else m.accuracy, default=None)
 
     def final(self, model: str | None = None) -> Measured | None:
         """The last evaluation."""
