@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -25,6 +25,7 @@ from fedkeel.engine.settings import Faults, Training, Until
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import InputError, check_seed, invalid, shown, unknown
 from fedkeel.learning.losses import Loss, as_loss
+from fedkeel.learning.metrics import as_metrics
 from fedkeel.learning.task import Score
 from fedkeel.runs import directory as run_directory
 from fedkeel.runs.fork import Fork
@@ -57,6 +58,12 @@ class Run:
     def notices(self) -> tuple[str, ...]:
         """What was found about the model before the first round, such as that it needs the slower way of computing."""
         return tuple(self.simulation.task.notices)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics that were asked for, of the reported model after the last round."""
+        last = self.history.final()
+        return {} if last is None else dict(last.metrics)
 
     def evaluate_clients(self) -> dict[int, Score]:
         """What each client would use, on its own test samples (its training samples where it has no test set)."""
@@ -91,6 +98,7 @@ def train(
     seed: int = 0,
     params: dict[str, Any] | None = None,
     loss: Loss | nn.Module | Callable[[Tensor, Tensor], Tensor] | None = None,
+    metrics: Sequence[str] | Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
     faults: Faults | dict[str, Any] | None = None,
     evaluate_every: int = 1,
     executor: str = "auto",
@@ -114,6 +122,8 @@ def train(
 
     ``loss`` is one of torch's (``nn.MSELoss()``, ``nn.BCEWithLogitsLoss()``, …), a function of outputs and targets that
     gives one value for each sample, or a ``Loss``; by default the cross-entropy that classification asks for.
+    ``metrics`` are measured beside accuracy and loss (``Run.metrics``, ``history.series()``): names such as ``["mae",
+    "r2"]``, or functions by name that give one value for each sample.
 
     ``executor`` is ``auto``, ``serial``, ``pool`` or ``stacked``. ``serial`` and ``pool`` give the same bits on a
     machine; ``stacked``, which ``auto`` may take, gives the same numbers up to round-off. ``threads`` are torch's in
@@ -159,6 +169,7 @@ def train(
     call = call_of(chosen, seed, settings, faults, evaluation, how)
     with session.surroundings(how, folder):
         task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], as_loss(loss), place)
+        task.metrics = as_metrics(metrics)
         simulation = Simulation(chosen, task, data, settings, seed, made, faults=faults)
         end = session.conduct(call, simulation, folder, listeners, resume)
     return Run(chosen.name, simulation, end.state, end.history, folder, end.why)

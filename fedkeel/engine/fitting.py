@@ -9,6 +9,7 @@ from fedkeel.data.dataset import Array, Federation
 from fedkeel.engine.samples import as_channels_last, prepared
 from fedkeel.errors import FedkeelError, ModelError, invalid
 from fedkeel.learning.losses import Loss, in_shape_of
+from fedkeel.learning.metrics import check_metrics
 from fedkeel.learning.task import Task
 
 EXAMPLES = 8
@@ -28,6 +29,8 @@ def check_on(task: Task, x: Tensor, y: Tensor, name: str, classes: int) -> None:
     try:
         outputs = task.plain_outputs(x)
         _check_outputs(outputs, x, y, task.loss, name, classes)
+        assert isinstance(outputs, Tensor)
+        check_metrics(task.metrics, outputs, y)
         task.verify(x, y, as_channels_last(x) if task.channels_last and x.dim() == 4 else x)
     except FedkeelError:
         raise

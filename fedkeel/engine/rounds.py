@@ -190,6 +190,7 @@ class Rounds:
             sum(part.accuracy * part.samples for part in parts) / n,
             sum(part.loss * part.samples for part in parts) / n,
             n,
+            *self.task.metrics_of([part.sums for part in parts]),
         )
 
     def _personal_score(self, state: RunState) -> Score | None:
@@ -198,7 +199,9 @@ class Rounds:
             return None
         scores = list(self.who(state).scores(self._question(state, "test")).values())
         accuracy = sum(score.accuracy for score in scores) / len(scores)
-        return Score(accuracy, sum(score.loss for score in scores) / len(scores), scores[0].samples)
+        loss = sum(score.loss for score in scores) / len(scores)
+        metrics = {name: sum(score.metrics[name] for score in scores) / len(scores) for name in self.task.metrics}
+        return Score(accuracy, loss, scores[0].samples, metrics)
 
     def _question(self, state: RunState, on: About) -> Question:
         """To every client, about the model that it would use."""

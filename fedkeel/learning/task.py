@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from fedkeel.learning.dense import recognise
 from fedkeel.learning.drawing import draws_nothing, held_by, keyed_if
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.losses import Loss, cross_entropy
+from fedkeel.learning.metrics import Metric
 from fedkeel.learning.recognise import layers_of
 from fedkeel.learning.staged import Staged
 from fedkeel.learning.trial import (
@@ -144,6 +145,10 @@ class Score:
     """The share of right answers; NaN where the loss knows no right ones."""
     loss: float
     samples: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What was asked for beside them, by name."""
+    sums: dict[str, tuple[float, ...]] = field(default_factory=dict, repr=False)
+    """What ``metrics`` are made of; those of parts add up."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,8 @@ class Marks:
     hits: float
     loss: float
     samples: int
+    sums: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Of the metrics that were asked for."""
 
 
 Seeds = Callable[[int], int]
@@ -200,6 +207,8 @@ class Task:
         """Whether images are to be laid out as convolutions like them."""
         self.notices: list[str] = []
         """What ``verify`` found that a person should know."""
+        self.metrics: dict[str, Metric] = {}
+        """What is measured beside accuracy and loss, by name."""
         self._writes_inputs = False
         self._not_functional = ""
         self.draws_nothing = draws_nothing(module, loss)
@@ -463,8 +472,9 @@ class Task:
             # Truth values or shares; where no answer is right or wrong, there is no accuracy.
             right = self.loss.correct
             hits = math.nan if right is None else float(right(outputs, y).cpu().sum(dtype=torch.float64))
+            sums = {name: tuple(metric.sums(outputs, y).tolist()) for name, metric in self.metrics.items()}
             # Summed in main memory, since not every accelerator has double precision.
-            return Marks(hits, float(self.loss.per_sample(outputs, y).cpu().sum(dtype=torch.float64)), len(y))
+            return Marks(hits, float(self.loss.per_sample(outputs, y).cpu().sum(dtype=torch.float64)), len(y), sums)
 
     def _outputs(self, w: Tensor, b: Tensor, x: Tensor) -> Tensor:
         return self._bound.outputs(w, b, self.handed(x)) if self.dense is None else self.dense.logits(w, x)
@@ -473,7 +483,17 @@ class Task:
         """The parts' marks, in the order of the parts, as one score."""
         n = sum(part.samples for part in marks)
         loss = sum(part.loss for part in marks) / n + 0.5 * self.loss.l2 * float(w.double().square().sum())
-        return Score(sum(part.hits for part in marks) / n, loss, n)
+        return Score(sum(part.hits for part in marks) / n, loss, n, *self.metrics_of([part.sums for part in marks]))
+
+    def metrics_of(
+        self, parts: Sequence[dict[str, tuple[float, ...]]]
+    ) -> tuple[dict[str, float], dict[str, tuple[float, ...]]]:
+        """The metrics of all samples from the sums over parts of them, and the sums over all."""
+        sums = {
+            name: tuple(sum(column, 0.0) for column in zip(*(part[name] for part in parts), strict=True))
+            for name in self.metrics
+        }
+        return {name: metric.value(sums[name]) for name, metric in self.metrics.items()}, sums
 
     @torch.no_grad()
     def state_dict(self, w: Tensor, b: Tensor) -> dict[str, Tensor]:

@@ -19,6 +19,8 @@ class Measured:
     accuracy: float
     """In [0, 1]; NaN where no answer is right or wrong."""
     loss: float
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Further metrics by name, as asked for."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fedkeel.engine.exchange import Fault, Model
 from fedkeel.engine.rounds import Rounds, RunState
 from fedkeel.engine.server import RoundRecord
 from fedkeel.engine.settings import Until
-from fedkeel.errors import FedkeelError
+from fedkeel.errors import FedkeelError, InputError
 from fedkeel.learning.task import Score
 from fedkeel.notices import notice
 from fedkeel.runs import health
@@ -107,6 +107,8 @@ def is_met(target: Until | None, measured: Sequence[Measured]) -> bool:
 
 def begin(simulation: Rounds, evaluation: Evaluation, store: Store | None, history: History) -> RunState:
     """The state before the first round, evaluated if that is wanted, and committed."""
+    if store is not None and simulation.task.metrics:
+        raise InputError("metrics beside accuracy and loss have no place in a run's directory yet; leave them out.")
     state = simulation.start()
     first = _measure(simulation, state, evaluation) if evaluation.initial else []
     history.measured += first
@@ -213,7 +215,7 @@ def _measure(simulation: Rounds, state: RunState, evaluation: Evaluation) -> lis
 
 
 def _measured(t: int, split: str, scores: dict[str, Score]) -> list[Measured]:
-    return [Measured(t, name, split, score.accuracy, score.loss) for name, score in scores.items()]
+    return [Measured(t, name, split, score.accuracy, score.loss, score.metrics) for name, score in scores.items()]
 
 
 def _client_scores(simulation: Rounds, state: RunState) -> list[tuple[int, str, float, float]]:

@@ -186,3 +186,51 @@ def test_test_sets_of_clients(tmp_path: object) -> None:
         fk.data.from_clients(parts, tests[0], client_tests=tests, targets="real")
     with pytest.raises(InputError, match=r"one pair .* for each of 2 clients, got 1"):
         fk.data.from_clients(parts, client_tests=tests[:1], targets="real")
+
+
+@pytest.mark.parametrize("executor", ["serial", "pool"])
+def test_metrics_are_those_of_all_samples_together(executor: str) -> None:
+    """Over test sets of several parts and over every client's own."""
+    x = np.random.default_rng(1).normal(size=(3000, 3)).astype(np.float32)
+    y = x @ SLOPES + 1
+    data = fk.data.from_clients([(X, Y), (X + 1, Y)], (x, y), targets="real")
+    run = fk.train(
+        "fedavg",
+        model=nn.Linear(3, 1),
+        data=data,
+        loss=nn.L1Loss(),
+        metrics=["mae", "rmse", "r2"],
+        rounds=2,
+        steps=2,
+        executor=executor,
+        workers=2,
+    )
+    model = nn.Linear(3, 1)
+    model.load_state_dict(run.state_dict())
+    error = model(torch.from_numpy(x)).detach().numpy()[:, 0].astype(np.float64) - y
+    expected = {"mae": np.abs(error).mean(), "rmse": np.sqrt((error**2).mean()), "r2": 1 - (error**2).mean() / y.var()}
+    assert run.metrics == pytest.approx(expected, rel=1e-5)
+    last = run.history.final()
+    assert last is not None
+    assert last.loss == pytest.approx(run.metrics["mae"], rel=1e-6)
+    assert set(run.evaluate_clients()[0].metrics) == set(expected)
+    everybody = run.simulation.evaluate(run.state, "train")["global"]
+    assert everybody.metrics["mae"] == pytest.approx(everybody.loss, rel=1e-6)
+
+
+def test_metrics_of_ones_own_and_what_is_refused() -> None:
+    data = LINE.partition("iid", clients=2)
+    settings = {"model": nn.Linear(3, 1), "data": data, "loss": nn.MSELoss(), "rounds": 1, "steps": 1}
+    assert fk.train("fedavg", metrics={"distance": own}, **settings).metrics["distance"] > 0
+    for metrics, sentence in (
+        (["maee"], "no metric named 'maee'. Did you mean 'mae'"),
+        ("mae", "metrics must be a list of names"),
+        ({"loss": own}, "metrics must be a dict from new names"),
+        ({"mine": 3}, "must be a function"),
+        (
+            {"mine": lambda o, t: (o[:, 0] - t).mean()},
+            "the metric mine cannot be taken .* one value for each of 8 samples",
+        ),
+    ):
+        with pytest.raises(FedkeelError, match=sentence):
+            fk.train("fedavg", metrics=metrics, **settings)
