@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
+import scipy.optimize  # noqa: F401 (the projection needs it: imported once here, not in every worker process)
 import torch
 from torch import Tensor
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, pairwise
 from operator import mul
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -238,12 +238,12 @@ def _dual(K: Tensor, p: Tensor) -> Tensor:
     values, vectors = values[real].sqrt(), vectors[:, real]
     inside = vectors.T @ p
     if float((vectors @ inside - p).abs().max()) <= POSSIBLE:
-        z, _ = nnls((vectors * values).T.numpy(), (-inside / values).numpy(), maxiter=30 * len(p))
+        z, _ = _nnls((vectors * values).T.numpy(), (-inside / values).numpy(), maxiter=30 * len(p))
         return torch.from_numpy(z)
     # A margin puts p outside K's range where rows depend on each other. Lawson and Hanson's least-distance programme
     # does not mind: y ≥ 0 of least ‖[F; −pᵀ] y − e‖, e the last unit vector, and z = y/(1 + pᵀy).
     system = torch.cat([(vectors * values).T, -p.unsqueeze(0)]).numpy()
-    y, _ = nnls(system, np.eye(len(system))[-1], maxiter=30 * len(p))
+    y, _ = _nnls(system, np.eye(len(system))[-1], maxiter=30 * len(p))
     return torch.from_numpy(y / max(1 + p.numpy() @ y, POSSIBLE))
 
 
@@ -363,3 +363,10 @@ def _solution(A: Matrix, b: list[float]) -> list[float] | None:
 def _active_sets(r: int) -> list[list[int]]:
     """All sets of rows that are not empty, the smallest first."""
     return [list(rows) for size in range(1, r + 1) for rows in combinations(range(r), size)]
+
+
+def _nnls(A: Any, b: Any, maxiter: int) -> Any:
+    """min ‖A·x − b‖ over x ≥ 0, and that norm; scipy is imported when somebody projects, which few runs do."""
+    from scipy.optimize import nnls
+
+    return nnls(A, b, maxiter=maxiter)
