@@ -172,7 +172,7 @@ class Problem:
     """Initial parameters [d]."""
     layout: Layout
     sizes: Tensor
-    """Samples of every client [N]."""
+    """Samples of every client [N]: the server knows them, a client does not (``local.clients`` has its own)."""
     common_steps: int
     """Local steps of a client of average size; FedDyn's program gives every client this many."""
     b0: Tensor = field(default_factory=lambda: torch.empty(0))

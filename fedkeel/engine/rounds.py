@@ -21,6 +21,7 @@ from fedkeel.engine.server import RoundRecord, Server, ServerState, UnansweredEr
 from fedkeel.engine.settings import Training
 from fedkeel.engine.soundness import representable
 from fedkeel.learning.task import Score, Task
+from fedkeel.notices import notice
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class Rounds:
     def evaluate_clients(self, state: RunState) -> dict[int, Score]:
         """What each client would use, on its own test samples (its training samples where it has no test set)."""
         on: About = "own" if self.client_split(state) == "test" else "train"
-        return dict(self.who(state).scores(self._question(state, on)))
+        return self._scores(state, self._question(state, on))
 
     def client_split(self, state: RunState) -> str:
         """What ``evaluate_clients`` is about: ``test`` where clients have test samples of their own, else ``train``."""
@@ -184,7 +185,7 @@ class Rounds:
         if on == "test":
             return self.who(state).evaluate(w, b, "test", part_seeds(self.server.seed, Purpose.EVALUATION, state.t))
         question = replace(self.server.question(state.at_server, range(self.N), "train", w), b=b, own_buffers=False)
-        parts = self.who(state).scores(question).values()
+        parts = self._scores(state, question).values()
         n = sum(part.samples for part in parts)
         return Score(
             sum(part.accuracy * part.samples for part in parts) / n,
@@ -197,11 +198,25 @@ class Rounds:
         """The mean over all clients of what their own models score on the whole test set."""
         if not self.server.tells_clients_apart(state.at_server):
             return None
-        scores = list(self.who(state).scores(self._question(state, "test")).values())
+        scores = list(self._scores(state, self._question(state, "test")).values())
         accuracy = sum(score.accuracy for score in scores) / len(scores)
         loss = sum(score.loss for score in scores) / len(scores)
         metrics = {name: sum(score.metrics[name] for score in scores) / len(scores) for name in self.task.metrics}
         return Score(accuracy, loss, scores[0].samples, metrics)
+
+    def _scores(self, state: RunState, question: Question) -> dict[int, Score]:
+        """What clients answer to a question that some may leave open, but not all; who does is told."""
+        found = dict(self.who(state).scores(question))
+        silent = [client for client in question.ids if client not in found]
+        if len(silent) == len(question.ids):
+            raise UnansweredError(f"the model after round {state.t} cannot be evaluated: no client gave a score.")
+        if silent:
+            notice(
+                "evaluation",
+                f"the evaluation by clients after round {state.t} is without {len(silent)} of {len(question.ids)}: "
+                f"client {', '.join(map(str, silent[:5]))}{' …' if len(silent) > 5 else ''} gave no score.",
+            )
+        return found
 
     def _question(self, state: RunState, on: About) -> Question:
         """To every client, about the model that it would use."""

@@ -95,7 +95,7 @@ class Sites:
                 faults.append(Fault(client, "duplicate"))
             else:
                 heard[client] = found
-        explained = {fault.client for fault in faults} | heard.keys()
+        explained = {fault.client for fault in faults if fault.kind == "refused"} | heard.keys()
         faults += [Fault(client, "silent") for client in each if client not in explained]
         scores = tuple(self.evaluate(w, b, "test", seeds) for w, b in exam)
         ids = tuple(client for client in each if client in heard)

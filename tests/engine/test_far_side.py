@@ -14,8 +14,10 @@ from fedkeel.algorithms.registry import ALGORITHMS, make_algorithm
 from fedkeel.algorithms.state import Message
 from fedkeel.check import rounds
 from fedkeel.engine.exchange import Fault
+from fedkeel.engine.server import UnansweredError
 from fedkeel.engine.settings import Faults
 from fedkeel.engine.wire import Answer, reply_from_bytes, reply_to_bytes
+from fedkeel.notices import FedkeelWarning, heard_by
 from fedkeel.runs.fit import check_fits
 from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import Store
@@ -148,3 +150,26 @@ def test_a_site_that_lost_its_memory_says_so_and_is_left_out(tmp_path: Path) -> 
         ),
     )
     assert after.counted.tolist() == [3, 3, 3, 2, 3]
+
+
+class Mute(FarSide):
+    """Some clients answer calls, but no questions."""
+
+    mute: tuple[int, ...] = ()
+
+    def exchange(self, requests):  # type: ignore[no-untyped-def]
+        return [(client, reply) for client, reply in super().exchange(requests) if client not in self.mute]
+
+
+def test_an_evaluation_without_some_clients_says_so_and_one_without_all_is_none(tmp_path: Path) -> None:
+    near, far, calm = near_and_far(make_algorithm("fedavg"), CASES["nothing"], tmp_path)
+    far.sites.transport = mute = Mute(near, calm._description, tmp_path, CASES["nothing"])
+    told: list[str] = []
+    mute.mute = (1, 3)
+    with heard_by(lambda kind, text: told.append(text)), pytest.warns(FedkeelWarning):
+        scores = far.evaluate_clients(far.start())
+    assert sorted(scores) == [0, 2, 4]
+    assert told == ["the evaluation by clients after round 0 is without 2 of 5: client 1, 3 gave no score."]
+    mute.mute = (0, 1, 2, 3, 4)
+    with pytest.raises(UnansweredError, match="no client gave a score"):
+        far.evaluate(far.start(), "train")
