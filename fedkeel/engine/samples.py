@@ -16,7 +16,7 @@ from fedkeel.data.dataset import Federation, Indices, Split
 from fedkeel.data.transform import Transform
 from fedkeel.engine.devices import CPU
 from fedkeel.engine.randomness import Purpose, generator
-from fedkeel.learning.dense import hot_steps
+from fedkeel.learning.kernels.dense import hot_steps
 from fedkeel.learning.task import Batch, Batches
 
 CACHE_BYTES = 1 << 30

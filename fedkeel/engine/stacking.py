@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedkeel.data.dataset import Indices
 from fedkeel.engine.samples import Array, ClientBatches, array_of, blocks_of, space_for
-from fedkeel.learning.dense import hot_steps
+from fedkeel.learning.kernels.dense import hot_steps
 from fedkeel.learning.task import Batch, Batches
 
 

@@ -21,38 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fedkeel.learning.adam import Adam, Moments
-from fedkeel.learning.correction import Correction
-from fedkeel.learning.dense import AffinePull, DenseNet, Descent, mean_loss, minus_one_hot
-from fedkeel.learning.kernels.projected import DenseWorker
+from fedkeel.learning.adam import Moments
+from fedkeel.learning.kernels.choice import Walk, fast_steps
+from fedkeel.learning.kernels.dense import DenseNet, mean_loss, minus_one_hot
 from fedkeel.learning.rule import Rule
-from fedkeel.learning.task import Batch, Task, positions, stream
-
-
-@dataclass(frozen=True)
-class Sgd:
-    """The local optimiser's settings, equal for all clients."""
-
-    lr: float
-    """η of this round."""
-    clip: float | None = None
-    """Largest allowed norm of a client's corrected gradient; None: no clipping."""
-    weight_decay: float = 0.0
-    momentum: float | Tensor = 0.0
-    """μ, one number or one per coordinate [d]."""
-    max_move: float | None = None
-    """D, the largest allowed ‖y − y_0‖ after all steps; None: no limit."""
-    adam: Adam | None = None
-    """Adam or AdamW in place of plain steps; it has no momentum beside its own."""
-
-    @property
-    def has_momentum(self) -> bool:
-        return bool(torch.as_tensor(self.momentum).ne(0).any())
+from fedkeel.learning.sgd import Sgd as Sgd
+from fedkeel.learning.task import Batch, Task, stream
 
 
 @dataclass(frozen=True)
@@ -75,20 +53,6 @@ PLAIN = Rule()
 """Steps along the gradient."""
 
 
-class Walk(Protocol):
-    """Local steps of K clients on a dense network."""
-
-    def step(self, x: Tensor, hot: Tensor, weight: Tensor | None, active: Tensor | None) -> Tensor:
-        """Take a step on inputs [K, B, ...] and targets as of ``minus_one_hot``; give log p before it [K, classes, B].
-
-        Whoever is not ``active`` [K] has a batch of ``weight`` zero and stands still.
-        """
-
-    @property
-    def y(self) -> Tensor:
-        """The parameters after the steps so far [K, d]."""
-
-
 @torch.no_grad()
 def train(
     task: Task,
@@ -105,14 +69,9 @@ def train(
     beforehand.
     """
     start = y
-    if task.dense is not None and not rule.used & {"gradient", "after_step"}:
-        if rule.projection is None and _folds(task.dense, sgd, rule):
-            y = y.clone()
-            descent = Descent(task.dense, y, sgd.lr, _folded(sgd, rule.correction or Correction(), y), rule.averaging)
-            return _limited(_walked(task.dense, descent, b, batches), start, sgd.max_move)
-        if rule.projection is not None and _projects(sgd, rule):
-            worker = DenseWorker(task.dense, rule.projection, start, sgd.lr, positions(batches), all_samples)
-            return _limited(_walked(task.dense, worker, b, batches), start, sgd.max_move)
+    steps = fast_steps(task.dense, start, batches, sgd, rule, all_samples)
+    if steps is not None and task.dense is not None:
+        return _limited(_walked(task.dense, steps, b, batches), start, sgd.max_move)
     correction, averaging, after_step = rule.correction, rule.averaging, rule.after_step
     gradient = rule.gradient if rule.projection is None else rule.projection.gradients(task, start)
     y = y.clone()
@@ -166,26 +125,6 @@ def train(
     return _limited(Trained(y, b, loss_sum / steps_taken.clamp(min=1), recorded), start, sgd.max_move)
 
 
-def _folds(net: DenseNet, sgd: Sgd, rule: Rule) -> bool:
-    """Whether a step is y ← factor·y + offset − η·q with q = ∇ or m: nothing depends on the size of the gradient."""
-    affine = (
-        sgd.adam is None
-        and sgd.clip is None
-        and not sgd.has_momentum
-        and (rule.correction is None or rule.correction.when is None)
-    )
-    return affine and (rule.averaging is None or net.can_average(rule.averaging))
-
-
-def _projects(sgd: Sgd, rule: Rule) -> bool:
-    """Whether a step is y ← y − η·QP(g, G) and nothing else."""
-    plain = sgd.adam is None and sgd.clip is None and not sgd.has_momentum and not sgd.weight_decay
-    projection = rule.projection
-    if not plain or projection is None or rule.used != {"projection"}:
-        return False
-    return projection.decay is None and bool(projection.rows)
-
-
 def _walked(net: DenseNet, steps: Walk, b: Tensor, batches: Iterable[Batch]) -> Trained:
     """The same loop where all of a step folds into the products of a dense network."""
     log_p: list[Tensor] = []
@@ -211,17 +150,6 @@ def _mean_over_steps(log_p: list[Tensor], hots: list[Tensor], batches: list[Batc
     everybody = torch.ones(len(y), dtype=torch.bool, device=y.device)
     took = torch.stack([everybody if batch.active is None else batch.active for batch in batches])
     return (losses * took).sum(0) / took.sum(0).clamp(min=1)
-
-
-def _folded(sgd: Sgd, correction: Correction, y: Tensor) -> AffinePull | None:
-    """What a step does to y apart from the gradient: y − η·(slope·y + constant + wd·y + decay·y)."""
-    rate: Tensor | float = sgd.weight_decay
-    for part in (correction.slope, correction.decay):
-        rate = rate if part is None else rate + part
-    if correction.constant is None and not isinstance(rate, Tensor) and rate == 0:
-        return None
-    offset = None if correction.constant is None else (-sgd.lr * correction.constant).expand_as(y).contiguous()
-    return AffinePull(1 - sgd.lr * rate, offset)
 
 
 def _limited(trained: Trained, start: Tensor, max_move: float | None) -> Trained:

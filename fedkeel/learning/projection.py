@@ -231,7 +231,6 @@ def _moved(before: Tensor, g: Tensor, length: float, G: Directions, z: Tensor) -
 
 def _dual(K: Tensor, p: Tensor) -> Tensor:
     """z for unit rows and unit g: with K = FᵀF, the nonnegative least squares of F z = −F⁻ᵀ p [m]."""
-    from scipy.optimize import nnls  # which takes longer to import than all of fedkeel
 
     values, vectors = torch.linalg.eigh(K)
     real = values > _noise(K) * values[-1]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.projected import Projection
+from fedkeel.learning.sgd import used
 from fedkeel.learning.task import Batch
 
 Gradient = Callable[[Tensor, Tensor, Batch, int], tuple[Tensor, Tensor, Tensor]]
@@ -35,4 +36,4 @@ class Rule:
     @property
     def used(self) -> frozenset[str]:
         """The names of the parts that are set."""
-        return frozenset(part.name for part in fields(self) if getattr(self, part.name) is not None)
+        return used(self)

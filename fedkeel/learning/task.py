@@ -17,10 +17,10 @@ from torch.func import functional_call
 
 from fedkeel.errors import ModelError, invalid
 from fedkeel.learning.admission import check_module
-from fedkeel.learning.bound import BoundModule
 from fedkeel.learning.copies import copied
-from fedkeel.learning.dense import recognise
 from fedkeel.learning.drawing import draws_nothing, held_by, keyed_if
+from fedkeel.learning.kernels.bound import BoundModule
+from fedkeel.learning.kernels.dense import recognise
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.losses import Loss, cross_entropy
 from fedkeel.learning.metrics import Metric

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedkeel.engine.samples import array_of, as_channels_last, space_for
 from fedkeel.learning import models
-from fedkeel.learning.bound import pooled_before_relu, widened
+from fedkeel.learning.kernels.bound import pooled_before_relu, widened
 from fedkeel.learning.losses import squared_hinge
 from fedkeel.learning.task import Batch, Task
 

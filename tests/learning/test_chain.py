@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedkeel.learning import models
-from fedkeel.learning.chain import recognise
+from fedkeel.learning.kernels.chain import recognise
 from fedkeel.learning.losses import squared_hinge
 from fedkeel.learning.staged import Staged
 from fedkeel.learning.task import Batch, Task

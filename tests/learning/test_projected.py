@@ -18,8 +18,7 @@ from fedkeel.check import tiny_federation
 from fedkeel.engine.choice import make_executor
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import Simulation
-from fedkeel.learning import loop
-from fedkeel.learning.kernels import projected
+from fedkeel.learning.kernels import choice, projected
 from fedkeel.learning.task import Batch, Task
 
 MODELS: dict[str, Callable[[], list[nn.Module]]] = {
@@ -41,8 +40,8 @@ def trained(model: str, dense: bool, executor: str = "serial", epochs: int = 3, 
         executor=make_executor(executor, 1),
     )
     with (
-        mock.patch.object(loop, "DenseWorker", wraps=projected.DenseWorker) as walks,
-        nullcontext() if dense else mock.patch.object(loop, "_projects", return_value=False),
+        mock.patch.object(choice, "DenseWorker", wraps=projected.DenseWorker) as walks,
+        nullcontext() if dense else mock.patch.object(choice, "projects", return_value=False),
     ):
         end: Tensor = after(run, 4).server.w
     assert walks.called == dense

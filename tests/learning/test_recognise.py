@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrizations
 
-from fedkeel.learning.bound import pooled_before_relu
+from fedkeel.learning.kernels.bound import pooled_before_relu
 from fedkeel.learning.recognise import is_exactly, is_unchanged, layers_of
 from fedkeel.learning.staged import Staged
 from fedkeel.learning.task import Task

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.learning import projection
-from fedkeel.learning.dense import DenseNet, Parameters, minus_one_hot
+from fedkeel.learning.kernels.dense import DenseNet, Parameters, minus_one_hot
 from fedkeel.learning.projected import Projection
 from fedkeel.learning.task import Batch, again
 

@@ -17,8 +17,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedkeel.learning.chain import Chain, recognise
 from fedkeel.learning.copies import copied
+from fedkeel.learning.kernels.chain import Chain, recognise
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.recognise import chains_of, is_exactly, layers_of
 
