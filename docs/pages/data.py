@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,14 +20,44 @@ NOTES = PAGES / "notes"
 RESULTS = ROOT / "docs" / "results"
 GOLDEN = ROOT / "tests" / "golden"
 
-FAMILIES = {
-    "The five papers": ("fedgvrgm", "fedgvr", "fedgm", "fedveca", "gradma", "gradma_w", "gradma_s", "feddc", "fedpmvr"),
-    "Averaging and server rules": (
-        *("centralised", "fedavg", "fedavgm", "slowmo", "fedadam", "fedyogi", "fedadagrad", "fednova", "mifa", "mifam"),
-    ),
-    "Corrections of the local step": ("fedprox", "fedproxm", "scaffold", "feddyn", "vrlsgd", "fedpvr", "mimelite"),
-    "Methods that look inside the model": ("moon", "moonm", "fedmlb", "fedmlbm", "fedreg", "fedbn"),
-}
+FAMILIES = (
+    "The five papers",
+    "Averaging and server rules",
+    "Corrections of the local step",
+    "Methods that look inside the model",
+)
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What people write about an algorithm: its text, and the comments before it.
+
+    ``<!-- family: … -->`` names one of ``FAMILIES``, each ``<!-- set: … -->`` a setting of the page's command.
+    """
+
+    family: str
+    settings: tuple[str, ...]
+    text: str
+
+
+@cache
+def notes(name: str) -> Notes:
+    """The notes of an algorithm."""
+    path = NOTES / f"{name}.md"
+    if not path.exists():
+        raise SystemExit(f"{path} is missing; begin it with <!-- family: … -->, one of: {', '.join(FAMILIES)}.")
+    text = path.read_text(encoding="utf-8")
+    head = re.match(r"(?:<!-- (?:family|set): .* -->\n)*", text)
+    assert head is not None
+    families = re.findall(r"<!-- family: (.*) -->", head[0])
+    if len(families) != 1 or families[0] not in FAMILIES:
+        raise SystemExit(f"{path} must name one family of: {', '.join(FAMILIES)}; got {families}.")
+    return Notes(families[0], tuple(re.findall(r"<!-- set: (.*) -->", head[0])), text[head.end() :].strip())
+
+
+def family(name: str) -> list[str]:
+    """The algorithms of a family, in the registry's order."""
+    return [algorithm for algorithm in ALGORITHMS if notes(algorithm).family == name]
 
 
 @dataclass(frozen=True)
@@ -72,43 +103,11 @@ def toml(value: Any) -> str:
 
 
 EXAMPLE = "examples/mnist5k.toml"
-SETTINGS: dict[str, tuple[str, ...]] = {
-    "centralised": ('partition={rule="iid", clients=1}', "training.participation=1"),
-    "fedprox": ("algorithms.fedprox.mu=0.1",),
-    "fedproxm": ("algorithms.fedproxm.mu=0.1", "algorithms.fedproxm.beta=0.5"),
-    "feddyn": ("algorithms.feddyn.alpha=0.1",),
-    "feddc": ("algorithms.feddc.alpha=0.1",),
-    "fedavgm": ("algorithms.fedavgm.beta=0.5",),
-    "slowmo": ("algorithms.slowmo.beta=0.5",),
-    "fedadam": ("algorithms.fedadam.eta_g=0.01",),
-    "fedyogi": ("algorithms.fedyogi.eta_g=0.01",),
-    "fedadagrad": ("algorithms.fedadagrad.eta_g=0.03",),
-    "fednova": ("partition.sigma=0.8",),
-    "mifam": ("algorithms.mifam.beta=0.5",),
-    "mimelite": ("training.lr=0.02", "algorithms.mimelite.beta=0.9"),
-    "vrlsgd": ("training={rounds=20, steps=20, batch_size=20, lr=0.1, clip=10.0}",),
-    "fedpvr": ("algorithms.fedpvr.mask=last1",),
-    "moon": ("algorithms.moon.mu=1",),
-    "moonm": ("algorithms.moonm.beta=0.5",),
-    "fedmlbm": ("algorithms.fedmlbm.beta=0.5",),
-    "fedbn": ("model.name=mlp_gradma",),
-    "fedgvr": ("data.validation=0.1", "algorithms.fedgvr.mu=0.1"),
-    "fedgm": ("algorithms.fedgm.mu=0.1", "algorithms.fedgm.beta=0.9"),
-    "fedgvrgm": ("data.validation=0.1", "algorithms.fedgvrgm.mu=0.1"),
-    "fedveca": (
-        'partition={rule="fedveca_case3", clients=5}',
-        "training={rounds=20, batch_size=20, lr=0.01}",
-        "algorithms.fedveca.alpha=0.95",
-    ),
-    "fedpmvr": ("algorithms.fedpmvr.alpha=0.1", "algorithms.fedpmvr.variant=step"),
-    "gradma": ("algorithms.gradma.beta1=0.5", "algorithms.gradma.beta2=0.5"),
-    "gradma_s": ("algorithms.gradma_s.beta1=0.5", "algorithms.gradma_s.beta2=0.5"),
-}
 
 
 def settings(name: str) -> list[str]:
     """What the page's command sets."""
-    return [f'sweep={{algorithm=["{name}"]}}', *SETTINGS.get(name, ())]
+    return [f'sweep={{algorithm=["{name}"]}}', *notes(name).settings]
 
 
 RELATED = {"fedgvr": "fedgvrgm", "fedgm": "fedgvrgm", "gradma_w": "gradma", "gradma_s": "gradma"}

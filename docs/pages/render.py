@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin
 
-from docs.pages.data import EXAMPLE, FAMILIES, NOTES, RELATED, RESULTS, settings, table_of, toml, traces
+from docs.pages.data import EXAMPLE, FAMILIES, RELATED, RESULTS, family, notes, settings, table_of, toml, traces
 from docs.pages.measure import Amount, Measured, total
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import ALGORITHMS
@@ -35,7 +35,7 @@ def page(name: str, measured: list[Measured]) -> str:
         f"## The algorithm\n\n{_box(algorithm)}",
         _parameters(algorithm),
         _modes(algorithm),
-        _notes(name),
+        notes(name).text,
         _traffic(measured),
         _laws(algorithm),
         _claims(algorithm),
@@ -49,9 +49,9 @@ def page(name: str, measured: list[Measured]) -> str:
 def index(measured: Mapping[str, list[Measured]]) -> str:
     """The table of all algorithms."""
     parts = [INDEX_HEAD]
-    for family, names in FAMILIES.items():
+    for title in FAMILIES:
         rows = []
-        for name in names:
+        for name in family(title):
             paper, first = ALGORITHMS[name].paper, measured[name][0]
             rows.append(
                 [
@@ -63,7 +63,7 @@ def index(measured: Mapping[str, list[Measured]]) -> str:
                     str(total(first.client)),
                 ]
             )
-        parts.append(f"## {family}\n\n{table(['name', 'paper', 'idea', 'down', 'up', 'client keeps'], rows)}")
+        parts.append(f"## {title}\n\n{table(['name', 'paper', 'idea', 'down', 'up', 'client keeps'], rows)}")
     parts.append(f"{RESULTS_BEGIN}\n{_all_results()}{RESULTS_END}")
     parts.append(INDEX_TAIL.format(tables=table(["table", "a row is", "columns"], LOGGED)))
     return "\n\n".join(parts) + "\n"
@@ -198,11 +198,6 @@ def _modes(algorithm: type[Algorithm]) -> str:
     meaning = {"literal": "`literal`: as printed", "code": "`code`: as a published program computes"}
     text = f"`mode` presets what is not given explicitly ({'; '.join(meaning[mode] for mode in modes)})."
     return f"### Modes\n\n{text}\n\n{table(['mode', 'presets'], rows)}"
-
-
-def _notes(name: str) -> str:
-    path = NOTES / f"{name}.md"
-    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
 
 def _traffic(measured: list[Measured]) -> str:
