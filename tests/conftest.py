@@ -5,5 +5,10 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
+from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
+
+# The same examples every time, however slow the machine: what is new is looked for by `make fuzz` and `make hostile`.
+settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")

@@ -74,6 +74,8 @@ def execute(
     The last is that after which ``training.until`` is reached or ``until`` says so, if they ever do. Either is asked
     when a round is committed; one that was already being trained beside its evaluation is forgotten.
     """
+    if store is not None and simulation.task.metrics:
+        raise InputError("metrics beside accuracy and loss have no place in a run's directory yet; leave them out.")
     history = history or History()
     last = begin(simulation, evaluation, store, history) if state is None else state
     seen = health.seen(history)
@@ -107,8 +109,6 @@ def is_met(target: Until | None, measured: Sequence[Measured]) -> bool:
 
 def begin(simulation: Rounds, evaluation: Evaluation, store: Store | None, history: History) -> RunState:
     """The state before the first round, evaluated if that is wanted, and committed."""
-    if store is not None and simulation.task.metrics:
-        raise InputError("metrics beside accuracy and loss have no place in a run's directory yet; leave them out.")
     state = simulation.start()
     first = _measure(simulation, state, evaluation) if evaluation.initial else []
     history.measured += first

@@ -169,7 +169,7 @@ class Store:
                 for fault in record.faults:
                     detail = f": {fault.detail}" if fault.detail else ""
                     ledger.add_event(self._db, fault.kind, record.t, f"client {fault.client}{detail}")
-            self._insert("metrics", [list(astuple(m)) for m in measured])
+            self._insert("metrics", [[m.round, m.model, m.split, m.accuracy, m.loss] for m in measured])
             self._insert("client_metrics", [[state.t, *row] for row in client_scores])
             before = ledger.last_check(self._db)
             total = self._write_state(state, saved, Sum(before.state if before else ""))

@@ -214,9 +214,9 @@ def test_a_shape_that_is_none(shape: tuple[int, ...]) -> None:
         models.build("mlp_2nn", shape)
 
 
-def test_one_class_is_too_few() -> None:
-    with pytest.raises(InputError, match=r"model\.classes must be a whole number of at least 2, got 1"):
-        models.build("mlp_2nn", classes=1)
+def test_no_output_is_too_few() -> None:
+    with pytest.raises(InputError, match=r"model\.classes must be a whole number of at least 1, got 0"):
+        models.build("mlp_2nn", classes=0)
 
 
 def test_unknown_name_offers_the_nearest() -> None:

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from fedkeel.engine.grouping import can_stack
 from fedkeel.engine.samples import as_channels_last
 from fedkeel.errors import InputError, ModelError
+from fedkeel.learning import models
 from fedkeel.learning.admission import check_counts
-from fedkeel.learning.kernels import dense, models
+from fedkeel.learning.kernels import dense
 from fedkeel.learning.task import Batch, Task
 
 X, Y = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
