@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test quick test-lowest bench lint format soak fuzz hostile clean
+.PHONY: setup demo test quick far-side bench lint format soak fuzz hostile clean
 
 setup: $(READY)
 
@@ -19,16 +19,17 @@ demo: $(READY)
 test: lint
 	$(BIN)/pytest -n 2
 
-# For the inner loop: everything that needs no processes, kills or long runs; under a minute.
+# For the inner loop: laws of the parts, without processes, kills or long runs.
+QUICK := tests/learning tests/data tests/algorithms/test_traces.py tests/algorithms/test_quadratics.py \
+	tests/engine/test_simulation.py tests/engine/test_server.py tests/engine/test_wire.py tests/runs/test_store.py \
+	tests/test_config.py tests/test_imports.py
 quick: $(READY)
 	$(BIN)/ruff check .
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 $(QUICK)
 
-# The suite on the lowest versions that pyproject.toml allows, in an environment of its own.
-test-lowest:
-	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e ".[dev]"
-	.venv-lowest/bin/pytest -n 2
+# Every algorithm over sites of their own that lose, delay, repeat and restart, against `serial`; some minutes.
+far-side: $(READY)
+	$(BIN)/python -m tests.engine.far_side
 
 # Some minutes; compares ratios to plain PyTorch with benchmarks/floors.json, never seconds.
 bench: $(READY)
@@ -56,4 +57,4 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .venv-lowest demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis
