@@ -48,7 +48,7 @@ soak: $(READY)
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --inputs 12000
 
-# Random modules against torch, random damage against the store, random settings and calls; about ten minutes.
+# Random modules against torch, random damage against the store, random settings and calls; about four minutes.
 hostile: $(READY)
 	$(BIN)/python -m tests.hostile --modules 2000 --damages 2000 --inputs 20000
 
