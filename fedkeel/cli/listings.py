@@ -275,7 +275,8 @@ def show_check(name: str, as_json: bool) -> bool:
         print_json([asdict(result) for result in results])
         return all(result.passed for result in results)
     for result in (result for result in results if result.ran):
-        say(("✓", "green") if result.passed else ("✗", "red"), f" {result.check}")
+        mark, colour = ("✓", "green") if result.passed else ("✗", "red")
+        say((mark, colour), hanging(f"{mark} {result.check}").removeprefix(mark))
         for line in filter(None, (result.detail, result.where)):
             say(f"    {line}", soft_wrap=True)
     passed, left = sum(result.passed for result in results), sum(not result.ran for result in results)
