@@ -11,7 +11,7 @@ from fedkeel import arguments
 from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.config import Experiment
 from fedkeel.data import Dataset, Federation, from_npz_folder, load
-from fedkeel.data.sources import is_path
+from fedkeel.data.sources import SOURCES, is_path
 from fedkeel.effects import check_batches, check_data, check_effects
 from fedkeel.engine import devices
 from fedkeel.engine.choice import make_executor
@@ -34,8 +34,12 @@ def make_federation(experiment: Experiment, data_dir: Path | None = None) -> Fed
     if is_path(data.name):
         federation = from_npz_folder(Path(data.name))
         return federation.hold_out(data.validation, experiment.seed) if data.validation else federation
-    loaded = load(data.name, data_dir, data.normalise, data.augment, data.subset_ok, **(data.model_extra or {}))
+    params, samples = dict(data.model_extra or {}), data.samples
+    if samples is not None and "samples" in SOURCES[data.name].params:  # a generated set makes as many as it is told
+        params["samples"], samples = samples, None
+    loaded = load(data.name, data_dir, data.normalise, data.augment, data.subset_ok, **params)
     if isinstance(loaded, Dataset):
+        loaded = loaded if samples is None else loaded.take(samples)
         partition = experiment.partition
         seed = experiment.seed if partition.seed is None else partition.seed
         loaded = loaded.partition(partition.rule, partition.clients, seed, **(partition.model_extra or {}))

@@ -49,6 +49,12 @@ class DataConfig(Settings):
     )
     augment: str | None = Field(None, description="random crops and flips, by name; absent: none")
     subset_ok: bool = Field(False, description="accept a data set of which only a part is there")
+    samples: int | None = Field(
+        None,
+        ge=1,
+        description="keep only so many training samples, a random choice that is the same for every seed (for "
+        "synthetic_feddyn: each client has so many); absent: all",
+    )
     validation: float = Field(
         0.0, ge=0, lt=1, description="share of the training samples kept by the server, for feedback"
     )

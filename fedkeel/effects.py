@@ -48,11 +48,14 @@ def check_data(experiment: Experiment) -> None:
         if name not in known:
             raise unknown(f"parameter of data set {data.name!r}", name, known or ["(it takes none)"])
     if is_path(data.name):
-        for name in ("normalise", "augment", "subset_ok"):
+        for name in ("normalise", "augment", "subset_ok", "samples"):
             if getattr(data, name) != type(data).model_fields[name].default:
                 hint = "Prepare the arrays in the files, or build the federation in Python."
                 allowed = "absent for a folder, whose arrays are used as they are"
                 raise invalid(f"data.{name}", allowed, getattr(data, name), hint)
+    elif brings_clients(data.name) and data.samples is not None and "samples" not in known:
+        allowed = f"absent for {data.name}, whose samples come dealt to clients"
+        raise invalid("data.samples", allowed, data.samples, "Leave it out, or take fewer clients.")
     if brings_clients(data.name) and partition.model_fields_set:
         given = ", ".join(sorted(partition.model_fields_set))
         raise InputError(

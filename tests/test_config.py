@@ -319,3 +319,29 @@ def test_a_bare_name_is_never_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert build.make_federation(folder).dataset.input_shape == (3,)
     with pytest.raises(InputError, match=r"no data set named 'sites'\. The folder is written \./sites\."):
         config.expand({"data": {"name": "sites"}}, [])
+
+
+def test_a_run_may_keep_a_part_of_the_samples(tmp_path: Path) -> None:
+    (experiment,) = config.read(written(tmp_path, GOOD), ["data.samples=300", "training.epochs=0.7"])
+    federation = build.make_federation(experiment)
+    assert federation.n == 300
+    (again,) = config.read(written(tmp_path, config.dump(experiment)))
+    assert again == experiment
+    (other,) = config.read(written(tmp_path, GOOD), ["data.samples=400"])
+    with pytest.raises(InputError, match=r"data\.samples was 300, asked 400"):
+        changes.allowed(experiment, other.model_copy(update={"training": experiment.training}), 1, tmp_path)
+    assert changes.asks_for_other_data(experiment, other)
+    with pytest.raises(InputError, match=r"training\.epochs was 0\.7, asked not set"):
+        changes.allowed(experiment.model_copy(update={"data": other.data}), other, 1, tmp_path)
+
+
+def test_samples_that_come_dealt_to_clients_are_not_thinned_out(tmp_path: Path) -> None:
+    generated = GOOD.replace('name = "mnist5k"', 'name = "synthetic_feddyn"\nsamples = 30').replace(
+        '[partition]\nrule = "dirichlet"\nclients = 10\nalpha = 0.3\n', ""
+    )
+    (experiment,) = config.read(written(tmp_path, generated))
+    assert set(build.make_federation(experiment).sizes) == {30}  # which is that set's own parameter
+    with pytest.raises(InputError, match=r"data\.samples must be absent for synthetic_fedprox"):
+        config.read(written(tmp_path, generated.replace("synthetic_feddyn", "synthetic_fedprox")))
+    with pytest.raises(InputError, match=r"data\.samples must be absent for a folder"):
+        config.read(written(tmp_path, generated.replace("synthetic_feddyn", "./sites")))

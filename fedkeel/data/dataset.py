@@ -16,6 +16,8 @@ from fedkeel.errors import InputError, check_seed, invalid
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
+TAKEN_SEED = 20240101
+"""Decides which training samples a smaller data set keeps: the same ones in every run, whatever its seed."""
 VALIDATION_STREAM = 0x76616C6964  # second half of the Philox key, so that no other use of a seed shares these draws
 
 
@@ -151,6 +153,20 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample: (C, H, W) for images, (features,) for vectors."""
         return tuple(self.train.x.shape[1:])
+
+    def take(self, samples: int) -> Dataset:
+        """The data set with a random choice of its training samples; the test set stays whole.
+
+        The choice is that of ``TAKEN_SEED``; of two sizes, the smaller choice is a part of the larger.
+        """
+        samples = arguments.whole("data.samples", samples, 1, len(self.train), hint=f"{self.name} has no more.")
+        if samples == len(self.train):
+            return self
+        rows = np.sort(np.random.default_rng(TAKEN_SEED).permutation(len(self.train))[:samples])
+        labels = None if self.partition_labels is None else self.partition_labels[rows]
+        taken = f"{samples:,} of {len(self.train):,} training samples"
+        note = f"{self.note}; {taken}" if self.note else taken
+        return replace(self, train=Split(self.train.x[rows], self.train.y[rows]), partition_labels=labels, note=note)
 
     def partition(self, rule: str, clients: int, seed: int = 0, **params: Any) -> Federation:
         """Deal the training samples to ``clients`` by a named rule (see :func:`fedkeel.data.rules`)."""

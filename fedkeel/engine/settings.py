@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -43,7 +44,13 @@ class Training(Settings):
     sampling: Literal["exact", "bernoulli"] = Field(
         "exact", description="exact: always the same number of clients; bernoulli: each with that probability"
     )
-    epochs: int | None = Field(None, ge=1, description="local passes over a client's data; give epochs or steps")
+    epochs: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="E, local passes over a client's data; a fraction is ⌊E·n/B⌋ steps of a client with n samples, at "
+        "least one; give epochs or steps",
+    )
     steps: int | None = Field(None, ge=1, description="local minibatch steps; give epochs or steps")
     batch_size: int = Field(50, ge=1, description="samples in a minibatch; smaller clients use all they have")
     drop_last: bool = Field(False, description="leave out the incomplete last batch of an epoch")
@@ -77,6 +84,12 @@ class Training(Settings):
             raise ValueError("given either epochs or steps, not both")
         return self
 
+    @field_validator("epochs")
+    @classmethod
+    def _whole_if_it_is(cls, epochs: float | None) -> float | None:
+        """5.0 passes are 5: the same run, and the same words in its configuration."""
+        return int(epochs) if epochs is not None and epochs.is_integer() else epochs
+
     @field_validator("betas")
     @classmethod
     def _are_shares(cls, betas: tuple[float, float]) -> tuple[float, float]:
@@ -105,10 +118,17 @@ class Training(Settings):
         return self
 
     def local_steps(self, samples: int) -> int:
-        """K_i of a client with this many samples: E·⌈n/B⌉ for epochs (⌊n/B⌋, but at least one, with ``drop_last``)."""
+        """K_i of a client with this many samples: E·⌈n/B⌉ for epochs (⌊n/B⌋, but at least one, with ``drop_last``).
+
+        A fraction of epochs is a share of the work and not of the passes: ⌊E·n/B⌋, but at least one. The rounding of
+        E itself must not cost a step.
+        """
         if self.steps is not None:
             return self.steps
-        return (self.epochs or 1) * self.steps_per_epoch(samples)
+        epochs = self.epochs or 1
+        if isinstance(epochs, int):
+            return epochs * self.steps_per_epoch(samples)
+        return max(1, math.floor(epochs * samples / self.batch_size * (1 + 1e-9)))
 
     def steps_per_epoch(self, samples: int) -> int:
         """Minibatches in one pass over this many samples."""

@@ -120,3 +120,27 @@ def test_the_transform_must_fit_the_channels() -> None:
     x = np.zeros((2, 3, 4, 4), dtype=np.uint8)
     with pytest.raises(InputError, match="0, 1 or 3 values"):
         from_arrays(x, [0, 1], x, [0, 1], mean=(0.5, 0.5), std=(1, 1))
+
+
+def test_a_part_of_the_training_samples_is_the_same_in_every_run(tiny: Dataset) -> None:
+    few, more = tiny.take(5), tiny.take(9)
+    assert len(few.train) == 5
+    assert len(few.test) == len(tiny.test)
+    assert few.note == f"5 of {len(tiny.train)} training samples"
+    assert np.array_equal(few.train.x, tiny.take(5).train.x)
+    rows = {row.tobytes() for row in more.train.x}
+    assert all(row.tobytes() in rows for row in few.train.x)
+    assert tiny.take(len(tiny.train)) is tiny
+
+
+@pytest.mark.parametrize("samples", [0, 10**6, 2.5, True])
+def test_no_more_samples_are_kept_than_there_are(tiny: Dataset, samples: object) -> None:
+    with pytest.raises(InputError, match=r"data\.samples must be a whole number from 1 to"):
+        tiny.take(samples)  # type: ignore[arg-type]
+
+
+def test_labels_for_partitions_go_with_their_samples(tiny: Dataset) -> None:
+    marked = replace(tiny, partition_labels=np.arange(len(tiny.train), dtype=np.int64))
+    kept = marked.take(6)
+    assert kept.partition_labels is not None
+    assert np.array_equal(tiny.train.x[kept.partition_labels], kept.train.x)

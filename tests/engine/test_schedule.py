@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedkeel.algorithms.validate import checked
 from fedkeel.engine.randomness import Purpose, generator, torch_seed
 from fedkeel.engine.schedule import RandomSchedule, _first_and_others, round_half_up
 from fedkeel.engine.settings import Training
@@ -109,7 +110,30 @@ def test_halves_round_up() -> None:
 
 
 def test_epochs_and_steps_exclude_each_other() -> None:
-    from fedkeel.algorithms.validate import checked
 
     with pytest.raises(InputError, match="either epochs or steps"):
         checked("training", Training, {"epochs": 1, "steps": 1})
+
+
+def test_whole_epochs_mean_what_they_meant_and_fractions_share_the_work() -> None:
+    """n = 12, B = 5: two epochs are 2·⌈12/5⌉ = 6 steps; 2.5 epochs ⌊2.5·12/5⌋ = 6; 0.1 would be none, hence one."""
+    assert Training(epochs=2, batch_size=5).local_steps(12) == 6
+    assert Training(epochs=2.0, batch_size=5).local_steps(12) == 6
+    assert Training(epochs=2.5, batch_size=5).local_steps(12) == 6
+    assert Training(epochs=0.1, batch_size=5).local_steps(12) == 1
+
+
+def test_a_share_of_the_work_comes_out_as_the_steps_it_was_made_from() -> None:
+    """E = τ·B/n in floating point times n/B may fall short of the whole number τ by a rounding; no step is lost."""
+    for n in range(1, 400, 7):
+        for steps in range(1, 60):
+            epochs = steps * 50 / n
+            if not epochs.is_integer():
+                assert Training(epochs=epochs, batch_size=50).local_steps(n) == steps
+
+
+def test_whole_epochs_are_written_as_whole_numbers() -> None:
+    assert str(Training(epochs=5.0).model_dump()["epochs"]) == "5"
+    assert Training(epochs=5.0) == Training(epochs=5)
+    with pytest.raises(InputError, match="above 0"):
+        checked("training", Training, {"epochs": 0})
