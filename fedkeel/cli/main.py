@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkeel import arguments
-from fedkeel.cli import output
+from fedkeel.cli import output, paper
+from fedkeel.cli.options import DataDir, Json, Out, Quiet, usable
 from fedkeel.errors import FedkeelError, printable, shown
 from fedkeel.notices import FedkeelWarning
 
@@ -26,26 +26,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.add_typer(paper.app)
 _show_warning = warnings.showwarning
-
-
-def _usable(param: typer.CallbackParam, value: Any) -> Any:
-    """Refuse paths that no file system could have before anything else is done."""
-    for one in value if isinstance(value, list | tuple) else [value]:
-        if one is not None:
-            arguments.path(param.opts[0], one)
-    return value
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir", envvar="FEDKEEL_DATA", help="Folder with data files, looked in first.", callback=_usable
-    ),
-]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Where results go.", callback=_usable)]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only.")]
 
 
 def run() -> None:
@@ -135,7 +117,7 @@ def demo(
 
 @app.command(name="run")
 def run_experiment(
-    experiment: Annotated[Path, typer.Argument(help="An experiment in TOML.", callback=_usable)],
+    experiment: Annotated[Path, typer.Argument(help="An experiment in TOML.", callback=usable)],
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a field: training.lr=0.05 (may be repeated).")
     ] = None,
@@ -165,7 +147,7 @@ def run_experiment(
 @app.command()
 def init(
     file: Annotated[
-        Path | None, typer.Argument(help="The file to write; absent: experiment.toml.", callback=_usable)
+        Path | None, typer.Argument(help="The file to write; absent: experiment.toml.", callback=usable)
     ] = None,
     paper: Annotated[
         str | None, typer.Option(help="With the settings of a paper, as `fedkeel algorithms NAME` lists them.")
@@ -219,7 +201,7 @@ def partition(
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides every random draw.", min=0)] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Save the picture: .png, .svg, .pdf or .html.", callback=_usable)
+        Path | None, typer.Option("--out", "-o", help="Save the picture: .png, .svg, .pdf or .html.", callback=usable)
     ] = None,
     data_dir: DataDir = None,
     subset_ok: Annotated[bool, typer.Option(help="Accept an incomplete data set.")] = False,
@@ -251,7 +233,7 @@ def check(
 
 @app.command()
 def verify(
-    runs: Annotated[list[Path], typer.Argument(help="Directories of runs; they may be going on.", callback=_usable)],
+    runs: Annotated[list[Path], typer.Argument(help="Directories of runs; they may be going on.", callback=usable)],
     as_json: Json = False,
 ) -> None:
     """Compare everything in runs with its digests; exit code 1 if something is damaged."""

@@ -69,7 +69,7 @@ class Record(Settings):
     bytes_up: int = Field(ge=0)
     bytes_down: int = Field(ge=0)
     seconds: float = Field(ge=0)
-    """Spent in rounds and evaluations, on one core."""
+    """Spent in rounds, without evaluations in between, on one core."""
 
     @property
     def name(self) -> str:
@@ -188,13 +188,13 @@ class Publication:
 
 
 def publish(source: Path, target: Path, replace: bool = False, papers: Iterable[str] = ()) -> list[Publication]:
-    """Copy the records of a working folder to where they are published.
+    """Copy the records of a working folder to where they are published, but for those of smoke scale.
 
     A published record is replaced only by one of the same run that came further, unless ``replace`` says otherwise.
     """
     wanted, done = set(papers), []
     for record in Records.of(source):
-        if not wanted or record.paper in wanted:
+        if record.scale != "smoke" and (not wanted or record.paper in wanted):
             done.append(_published(record, target, replace))
     return done
 

@@ -1,0 +1,329 @@
+"""What ``fedkeel paper`` does: lists tables and figures, runs them behind a table that fills, publishes records."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.cells import cell_len
+from rich.live import Live
+from rich.text import Text
+
+from fedkeel.cli import output
+from fedkeel.cli.main import complain, print_json
+from fedkeel.cli.screen import console, duration, fitted, say, show_table, wrapped
+from fedkeel.errors import unknown
+from fedkeel.papers.format import SCALES, Exhibit, Scale, exhibits, papers
+from fedkeel.papers.plan import Cell, Plan, Planned, plan, said
+from fedkeel.papers.records import Records, publish
+from fedkeel.papers.times import CALCULATED, MEASURED, Clock
+from fedkeel.papers.work import News, Outcome, work
+from fedkeel.runs.interrupt import StopRequest
+
+
+def chosen(names: Sequence[str]) -> list[Exhibit]:
+    """Tables and figures by their ids, or all of a paper by its name."""
+    known = exhibits()
+    found: dict[str, Exhibit] = {}
+    for name in names:
+        if name in papers():
+            found |= {one.id: one for one in papers()[name].exhibits.values()}
+        elif name in known:
+            found[name] = known[name]
+        else:
+            raise unknown("table or figure", name, [*known, *papers()])
+    return list(found.values())
+
+
+def show_list(out: Path, results: Path, as_json: bool) -> None:
+    """Every table and figure: what it takes to run it, and what is there already."""
+    records = Records.of(out, results)
+    rows = [_listed(one, records, Clock.of(records)) for one in exhibits().values()]
+    if as_json:
+        print_json(rows)
+        return
+    for paper in papers().values():
+        say(f"\n{paper.title}", style="bold")
+        say(f"{paper.authors}, {paper.venue}")
+        show_table(
+            ["id", "kind", ("cells", "right"), ("run", "right"), ("time", "right"), "shows"],
+            [
+                [row["id"], row["kind"], row["cells"] or "–", row["run"] or "–", _time(row), row["title"]]
+                for row in rows
+                if row["paper"] == paper.id
+            ],
+        )
+    say(
+        "\nrun: cells with records at full scale; time: all others on one core, one seed each, roughly (~: calculated)."
+    )
+
+
+def _time(row: dict[str, Any]) -> str:
+    seconds = row["seconds"]
+    return "–" if seconds is None else f"{'' if row['how'] == MEASURED else '~'}{duration(seconds)}"
+
+
+def _listed(exhibit: Exhibit, records: Records, clock: Clock) -> dict[str, Any]:
+    everything = plan([exhibit], "full", only=[part.id for part in exhibit.parts], seeds=1)
+    settings = [papers()[exhibit.paper].settings[cell.line.setting] for cell in everything.cells]
+    scales: list[Scale] = ["smoke", *(["reduced"] if any(one.reduced for one in settings) else []), "full"]  # type: ignore[list-item]
+    there = [cell for cell in everything.cells if records.seeds(exhibit.paper, cell.line.setting, cell.line.method)]
+    smaller = [
+        cell
+        for cell in everything.cells
+        if cell not in there and records.seeds(exhibit.paper, cell.line.setting, cell.line.method, "reduced")
+    ]
+    missing = {run.name: run for cell in everything.cells if cell not in there for run in cell.runs}
+    estimates = [clock.estimate(run) for run in missing.values()]
+    runs = bool(everything.runs)
+    return {
+        "paper": exhibit.paper,
+        "id": exhibit.id,
+        "where": exhibit.where,
+        "kind": exhibit.kind,
+        "title": exhibit.title,
+        "scales": scales if runs else [],
+        "cells": len(everything.cells),
+        "run": len(there),
+        "run_reduced": len(smaller),
+        "needs": sorted({said(need) for one in settings for need in one.needs}),
+        "seconds": round(sum(one.seconds for one in estimates)) if runs else None,
+        "how": (MEASURED if all(one.how == MEASURED for one in estimates) else CALCULATED) if runs else None,
+    }
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the command line says to be run."""
+
+    names: Sequence[str]
+    only: Sequence[str]
+    algorithms: str | None
+    scale: str
+    seeds: int | None
+    quiet: bool
+
+    def plan(self) -> Plan:
+        """The cells and runs."""
+        if self.scale not in SCALES:
+            raise unknown("scale", self.scale, list(SCALES))
+        scale = next(scale for scale in SCALES if scale == self.scale)
+        methods = [name.strip() for name in (self.algorithms or "").split(",") if name.strip()]
+        return plan(chosen(self.names), scale, self.only, methods, self.seeds)
+
+
+def run_chosen(choice: Choice, out: Path, results: Path, workers: int | None, data_dir: Path | None) -> None:
+    """Run tables and figures, or go on with them."""
+    whole = choice.plan()
+    show = Board(whole, Clock.of(Records.of(out, results)), choice.quiet)
+    with StopRequest() as stop, show:
+        try:
+            outcome = work(whole.runs, out, workers, data_dir, show.hear, stop)
+        except OSError as error:
+            if not output.is_lost(error):
+                raise
+            raise typer.Exit(output.give_up(error, "; what is done is kept, the same command goes on")) from None
+    show.result(outcome)
+    if outcome.stopped and stop.signal is not None:
+        complain(f"stopped; every whole round is kept, go on with: {shlex.join(['fedkeel', *sys.argv[1:]])}")
+        raise typer.Exit(128 + stop.signal)
+    if outcome.failures:
+        raise typer.Exit(1)
+
+
+def publish_chosen(source: Path, target: Path, chosen_papers: Sequence[str], replace: bool, as_json: bool) -> None:
+    """Copy records to where they are published, and say what became of each."""
+    for name in chosen_papers:
+        if name not in papers():
+            raise unknown("paper", name, list(papers()))
+    done = publish(source, target, replace, chosen_papers)
+    if as_json:
+        print_json([{"paper": o.record.paper, "record": o.record.name, "done": o.done, "why": o.why} for o in done])
+        return
+    for one in done:
+        if one.done != "same":
+            say(f"{one.record.paper}/{one.record.name}: {one.done}{': ' + one.why if one.why else ''}", soft_wrap=True)
+    same = sum(one.done == "same" for one in done)
+    say(f"{len(done)} records of {source}; {same} were published already.")
+
+
+@dataclass
+class _State:
+    """How far a run is."""
+
+    rounds: int
+    round: int = 0
+    text: str = "·"
+    is_over: bool = False
+    runs: bool = False
+
+
+@dataclass
+class Board:
+    """Follows the work: a table that fills cell by cell on a terminal, a line for each run elsewhere."""
+
+    plan: Plan
+    clock: Clock
+    quiet: bool = False
+    states: dict[str, _State] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+    _live: Live | None = None
+    _done: int = 0
+    _of: int = 0
+
+    def __post_init__(self) -> None:
+        self.states = {_id(run): _State(run.rounds) for run in self.plan.runs}
+        self._of = len(self.states)
+
+    def __enter__(self) -> Board:
+        if not self.quiet and console.is_terminal:
+            self._live = Live(console=console, get_renderable=self._render, refresh_per_second=2, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def hear(self, news: News) -> None:
+        """Take in what happened."""
+        state = self.states[_id(news.run)]
+        state.round = max(state.round, news.round)
+        state.runs = news.kind in ("began", "round")
+        if news.kind in ("kept", "done", "failed"):
+            state.is_over, self._done = True, self._done + 1
+        if news.record is not None:
+            self.clock.learn(news.record)
+        if self.quiet or self._live is not None or news.kind in ("round", "began"):
+            return
+        said_of = {"kept": "was there", "failed": news.why, "stopped": f"stopped after round {news.round}"}
+        told = said_of.get(news.kind, _how_it_ended(news))
+        say(f"[{self._done}/{self._of}] {news.run.paper} {news.run.name}: {told}{self._left()}", soft_wrap=True)
+
+    def _left(self) -> str:
+        seconds = self.left()
+        return f" · about {duration(seconds)} left" if seconds >= 1 else ""
+
+    def left(self) -> float:
+        """Seconds until all is done, if as many runs go on beside each other as now."""
+        going = sum(state.runs for state in self.states.values())
+        return sum(
+            self.clock.estimate(run, self.states[_id(run)].round).seconds
+            for run in self.plan.runs
+            if not self.states[_id(run)].is_over
+        ) / max(1, going)
+
+    def _render(self) -> Text:
+        """The table as far as there is room for it, lines at work first, and a line of life."""
+        rows = self._rows()
+        room = max(3, console.height - 4)
+        if len(rows) > room:
+            busy = [row for row in rows if any("▸" in cell for cell in row[1:])]
+            rest = [row for row in rows if row not in busy]
+            rows = sorted((busy + rest)[:room], key=rows.index)
+        head = [(0, f"{self._done} of {self._of} runs"), (1, f"{duration(time.monotonic() - self.began)} so far")]
+        life = fitted([*head, (2, self._left().removeprefix(" · "))], console.width)
+        return Text("\n".join([*grid(rows, console.width), life]), no_wrap=True, overflow="ellipsis")
+
+    def _rows(self) -> list[list[str]]:
+        """A row for each column or panel of an exhibit, an entry for each method."""
+        several = len({cell.exhibit for cell in self.plan.cells}) > 1
+        rows: dict[tuple[str, str], list[str]] = {}
+        for cell in self.plan.cells:
+            name = f"{cell.exhibit} {cell.part}" if several else cell.part
+            rows.setdefault((cell.exhibit, cell.part), [name]).append(f"{_short(cell)} {self._shown(cell)}")
+        return list(rows.values())
+
+    def _shown(self, cell: Cell) -> str:
+        if cell.why_not:
+            return "–"
+        states = [self.states[_id(run)] for run in cell.runs]
+        if all(state.is_over for state in states):
+            return "✓"
+        if any(state.runs for state in states):
+            share = sum(state.round for state in states) / max(1, sum(state.rounds for state in states))
+            return f"▸{share:.0%}"
+        return f"{sum(state.is_over for state in states)}/{len(states)}" if any(s.is_over for s in states) else "·"
+
+    def result(self, outcome: Outcome) -> None:
+        """What came of every cell, and why some have nothing."""
+        if self.quiet:
+            return
+        for exhibit, rows in self._results(outcome):
+            say(f"\n{exhibit}", style="bold")
+            for line in grid(rows, console.width):
+                say(line)
+        reasons: dict[str, list[str]] = {}
+        for cell in self.plan.cells:
+            why = cell.why_not or next((outcome.failures[_id(r)] for r in cell.runs if _id(r) in outcome.failures), "")
+            if why:
+                reasons.setdefault(why, []).append(f"{cell.part} {cell.line.method}")
+        for why, cells in reasons.items():
+            shown = ", ".join(cells[:4]) + (f" and {len(cells) - 4} more" if len(cells) > 4 else "")
+            say(f"{shown}:")
+            say(wrapped(why))
+
+    def _results(self, outcome: Outcome) -> Iterator[tuple[str, list[list[str]]]]:
+        for exhibit in dict.fromkeys(cell.exhibit for cell in self.plan.cells):
+            rows: dict[str, list[str]] = {}
+            for cell in self.plan.cells:
+                if cell.exhibit == exhibit:
+                    rows.setdefault(cell.part, [cell.part]).append(f"{_short(cell)} {_number(cell, outcome)}")
+            yield exhibit, list(rows.values())
+
+
+def _id(run: Planned) -> str:
+    return f"{run.paper}/{run.name}"
+
+
+def _short(cell: Cell) -> str:
+    """The name of a line, with its setting where a panel has several."""
+    return cell.line.label.partition(" (")[0] if cell.line.label else cell.line.method
+
+
+def _how_it_ended(news: News) -> str:
+    record = news.record
+    if record is None:
+        return news.kind
+    if record.ended == "diverged":
+        return f"diverged after round {record.rounds}"
+    accuracy = record.series.get("accuracy", ((), ()))[1]
+    last = f", accuracy {accuracy[-1]:.2%}" if accuracy and accuracy[-1] is not None else ""
+    return f"{record.rounds} rounds{last}, {duration(record.seconds)}"
+
+
+def _number(cell: Cell, outcome: Outcome) -> str:
+    """The mean over seeds of what a cell shows; of a curve, its last accuracy."""
+    found = [record for run in cell.runs if (record := outcome.of(run)) is not None]
+    if not found:
+        return "–"
+    if any(record.ended == "diverged" for record in found):
+        return "diverged"
+    last = [record.series["accuracy"][1][-1] for record in found if record.series.get("accuracy", ((), ()))[1]]
+    known = [value for value in last if value is not None]
+    return f"{sum(known) / len(known):.2%}" if known else "–"
+
+
+def grid(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Rows of a name and entries, in columns where they fit, going on in further lines where they do not."""
+    if not rows:
+        return []
+    first = min(max(cell_len(row[0]) for row in rows), width // 3)
+    entry = max((cell_len(text) for row in rows for text in row[1:]), default=0)
+    per_line = max(1, (width - first) // (entry + 2))
+    lines = []
+    for row in rows:
+        name = row[0] if cell_len(row[0]) <= first else row[0][: first - 1] + "…"
+        entries = [text + " " * (entry - cell_len(text)) for text in row[1:]]
+        for start in range(0, max(1, len(entries)), per_line):
+            part = "  ".join(entries[start : start + per_line])
+            head = name if start == 0 else ""
+            lines.append(f"{head}{' ' * (first - cell_len(head))}  {part}".rstrip()[:width])
+    return lines

@@ -1,0 +1,346 @@
+"""Gets runs done: several at once in processes of their own, whatever ends whom, each record written when it is there.
+
+What was done before is used again: a record that has all that is wanted, or the store of a run that was interrupted or
+had stopped at a target. What fails in one run becomes a sentence, and the others go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import fedkeel
+from fedkeel import config
+from fedkeel.algorithms.validate import checked
+from fedkeel.papers import records as kept
+from fedkeel.papers.plan import Planned, check_records
+from fedkeel.papers.records import RECORDS, Record, Records
+from fedkeel.papers.worker import Job, perform
+
+RUNS = "runs"
+"""The folder of stores inside a working folder."""
+LOGS = "logs"
+LOOK = 0.5
+"""Seconds between two looks at whether to stop."""
+
+
+@dataclass(frozen=True)
+class News:
+    """What happened to a run."""
+
+    run: Planned
+    kind: str
+    """``kept`` (a record was there), ``began``, ``round``, ``done``, ``failed``, ``stopped``."""
+    round: int = 0
+    seconds: float = 0.0
+    """Of the last round."""
+    record: Record | None = None
+    why: str = ""
+
+
+Hear = Callable[[News], None]
+
+
+@dataclass
+class Outcome:
+    """What became of all runs."""
+
+    records: dict[str, Record] = field(default_factory=dict)
+    """By ``paper/name``."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why a run has no record, or none that suffices."""
+    stopped: bool = False
+
+    def of(self, run: Planned) -> Record | None:
+        """The record of a run."""
+        return self.records.get(_id(run))
+
+
+def _id(run: Planned) -> str:
+    return f"{run.paper}/{run.name}"
+
+
+def work(
+    runs: Iterable[Planned],
+    out: Path,
+    workers: int | None = None,
+    data_dir: Path | None = None,
+    hear: Hear = lambda news: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Get runs done in a working folder; ``workers`` processes (default: one per core, 0: in this one)."""
+    listed = list(runs)
+    found = Records.of(out)
+    check_records(listed, found)
+    before = {_id(run): record for run in listed if (record := _record_of(run, found)) is not None}
+    office = _Office(listed, before, out, data_dir, hear)
+    office.use_what_is_there()
+    count = (os.cpu_count() or 1) if workers is None else workers
+    if count == 0:
+        _here(office, stop)
+    else:
+        _crew(office, min(count, max(1, len(office.waiting))), stop)
+    return office.outcome
+
+
+def _record_of(run: Planned, found: Records) -> Record | None:
+    return found.get(run.paper, run.setting, run.method, run.seed, run.scale)
+
+
+@dataclass
+class _Office:
+    """Who waits, who is at work, what is done; runs of one key and length are one run under several names."""
+
+    runs: list[Planned]
+    before: dict[str, Record]
+    out: Path
+    data_dir: Path | None
+    hear: Hear
+    outcome: Outcome = field(default_factory=Outcome)
+    waiting: list[Planned] = field(default_factory=list)
+    at_work: set[str] = field(default_factory=set)
+    commit: str | None = None
+
+    def use_what_is_there(self) -> None:
+        """Take over records that suffice; the others wait, each computation under the first of its names."""
+        self.commit = commit()
+        for run in self.runs:
+            record = self.before.get(_id(run))
+            if record is not None and run.served_by(record):
+                self.outcome.records[_id(run)] = record
+                self.hear(News(run, "kept", record.rounds, record=record))
+        missing = [run for run in self.runs if _id(run) not in self.outcome.records]
+        by_work = {_work(run): self.outcome.records[_id(run)] for run in self.runs if _id(run) in self.outcome.records}
+        for run in missing:
+            if _work(run) in by_work:
+                self._keep(run, by_work[_work(run)])
+        waiting: dict[tuple[str, int], Planned] = {}
+        for run in missing:
+            if _id(run) not in self.outcome.records:
+                waiting.setdefault(_work(run), run)
+        self.waiting = list(waiting.values())
+
+    def next(self) -> tuple[Planned, Job] | None:
+        """A run that can begin; None if there is none, or none yet."""
+        for run in list(self.waiting):
+            leader = None if run.like is None else self._leader(run.like)
+            if run.like is None or isinstance(leader, Record):
+                self.waiting.remove(run)
+                self.at_work.add(_id(run))
+                self.hear(News(run, "began"))
+                return run, self._job(run, leader if isinstance(leader, Record) else None)
+            if isinstance(leader, str):
+                self.waiting.remove(run)
+                self.failed(run, f"it shares the work of {run.like.method}: {leader}")
+        return None
+
+    def _leader(self, run: Planned) -> Record | str | None:
+        """The record whose work is shared, why there is none, or None while it is not there yet."""
+        for other in self.runs:
+            if _work(other) == _work(run) and (record := self.outcome.of(other)) is not None:
+                if record.ended == "diverged":
+                    return f"it diverged after round {record.rounds}"
+                return record
+        failures = (self.outcome.failures.get(_id(other)) for other in self.runs if _work(other) == _work(run))
+        return next((why for why in failures if why is not None), None)
+
+    def _job(self, run: Planned, leader: Record | None) -> Job:
+        training = run.experiment.training.model_copy(update={"until": run.until})
+        about = {
+            "paper": run.paper,
+            "setting": run.setting,
+            "scale": run.scale,
+            "method": run.method,
+            "seed": run.seed,
+            "key": run.key,
+            "commit": self.commit,
+        }
+        return Job(
+            str(self.out / RUNS / run.paper / run.name),
+            config.dump(run.experiment.model_copy(update={"training": training})),
+            about,
+            None if leader is None else (leader.steps, leader.rounds),
+            None if self.data_dir is None else str(self.data_dir),
+        )
+
+    def told(self, run: Planned, news: dict[str, Any]) -> bool:
+        """Take in what is said of a run; whether that was the last word."""
+        if "round" in news:
+            self.hear(News(run, "round", news["round"], news["seconds"]))
+            return False
+        self.at_work.discard(_id(run))
+        if "record" in news:
+            record = checked("record", Record, news["record"])
+            for other in self.runs:
+                if _work(other) == _work(run) and _id(other) not in self.outcome.records:
+                    self._keep(other, record)
+        elif "stopped" in news:
+            self.outcome.stopped = True
+            self.hear(News(run, "stopped", news["stopped"]))
+        else:
+            self.failed(run, str(news["failed"]))
+        return True
+
+    def _keep(self, run: Planned, record: Record) -> None:
+        names = {"paper": run.paper, "setting": run.setting, "scale": run.scale, "method": run.method, "seed": run.seed}
+        own = record.model_copy(update=names)
+        kept.write(self.out / RECORDS, own)
+        self.outcome.records[_id(run)] = own
+        self.hear(News(run, "done", own.rounds, record=own))
+
+    def failed(self, run: Planned, why: str) -> None:
+        """One run has no result; so have its other names."""
+        self.at_work.discard(_id(run))
+        for other in self.runs:
+            if _work(other) == _work(run):
+                self.outcome.failures[_id(other)] = why
+                self.hear(News(other, "failed", why=why))
+
+
+def _work(run: Planned) -> tuple[str, int]:
+    return run.key, run.rounds
+
+
+def _here(office: _Office, stop: Callable[[], bool]) -> None:
+    """One run after the other in this process."""
+    while not stop() and (found := office.next()) is not None:
+        perform(found[1], partial(_tell, office, found[0]), stop)
+    office.outcome.stopped |= stop()
+
+
+def _tell(office: _Office, run: Planned, news: dict[str, Any]) -> None:
+    office.told(run, news)
+
+
+def _crew(office: _Office, count: int, stop: Callable[[], bool]) -> None:
+    """Several runs at once, in processes that serve until their input ends."""
+    crew: list[_Process] = []
+    asked = False
+    with selectors.DefaultSelector() as selector:
+        try:
+            while True:
+                if stop() and not asked:
+                    asked, office.outcome.stopped = True, True
+                    for process in crew:
+                        process.ask_to_stop()
+                while not asked and sum(process.run is not None for process in crew) < count:
+                    found = office.next()
+                    if found is None:
+                        break
+                    idle = next((process for process in crew if process.run is None), None)
+                    if idle is None:
+                        idle = _Process(office.out, len(crew))
+                        crew.append(idle)
+                        selector.register(idle.output, selectors.EVENT_READ, idle)
+                    idle.give(*found)
+                if not any(process.run is not None for process in crew):
+                    return
+                for ready, _ in selector.select(LOOK):
+                    if _heard(office, ready.data):
+                        selector.unregister(ready.fileobj)
+                        crew.remove(ready.data)
+                        ready.data.close()
+        finally:
+            for process in crew:
+                process.close()
+
+
+def _heard(office: _Office, process: _Process) -> bool:
+    """Take in what a process says; whether it will say no more."""
+    for news in process.news():
+        if process.run is not None and office.told(process.run, news):
+            process.run = None
+    if process.has_ended and process.run is not None:
+        office.failed(process.run, process.obituary())
+    return process.has_ended
+
+
+class _Process:
+    """A worker, and the run that it has at the moment."""
+
+    def __init__(self, out: Path, number: int) -> None:
+        folder = out / LOGS
+        folder.mkdir(parents=True, exist_ok=True)
+        self._log = folder / f"worker{number}.log"
+        self.run: Planned | None = None
+        self.has_ended = False
+        self._rest = b""
+        ours = str(Path(fedkeel.__file__).resolve().parents[1])
+        path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "fedkeel.papers.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | {"PYTHONPATH": path},
+                bufsize=0,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input: IO[bytes] = self._process.stdin
+        self.output: IO[bytes] = self._process.stdout
+
+    def give(self, run: Planned, job: Job) -> None:
+        """Let it do a run."""
+        self.run = run
+        self._say(json.dumps(asdict(job)).encode())
+
+    def ask_to_stop(self) -> None:
+        """After the round that it is at."""
+        self._say(b"")
+
+    def _say(self, line: bytes) -> None:
+        with suppress(OSError):  # it has ended; its output says so, too
+            self._input.write(line + b"\n")
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """What it has said since; also notes when it says no more."""
+        read = os.read(self.output.fileno(), 1 << 16)
+        self.has_ended = not read
+        *lines, self._rest = (self._rest + read).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+
+    def obituary(self) -> str:
+        """How it ended, for the run that it had."""
+        code = self._process.wait()
+        if code >= 0:
+            return f"its process ended with exit code {code} ({self._log} may say why); the same command tries again."
+        hint = ", perhaps for want of memory (--workers 1 needs less)" if code == -9 else ""
+        return f"its process was ended by signal {-code}{hint}; the same command goes on with it."
+
+    def close(self) -> None:
+        """Its input ends, and with that the process, at once."""
+        for pipe in (self._input, self.output):
+            with suppress(OSError):
+                pipe.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def commit() -> str | None:
+    """The commit of the source that is running, with a + where files differ; None where that is unknown."""
+    folder = Path(fedkeel.__file__).resolve().parents[1]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        words = ["git", "-C", str(folder)]
+        head = subprocess.run([*words, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        asked = [*words, "status", "--porcelain", "--untracked-files=no", "--", "fedkeel"]
+        changed = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
