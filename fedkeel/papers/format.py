@@ -62,6 +62,8 @@ class Setting(Part):
     """One experiment of a paper, without its algorithm, after everything inherited from its base."""
 
     name: str
+    bases: tuple[str, ...] = ()
+    """The settings that it inherits from, the nearest last."""
     where: str
     """Where in the paper, or in its published program, it stands."""
     open: tuple[str, ...] = ()
@@ -97,13 +99,13 @@ class Method(Change):
     """The method whose number of local steps, in the same setting and seed, this one shares among its clients."""
     open: tuple[str, ...] = ()
     at: dict[str, Change] = {}
-    """By setting."""
+    """By setting; for those that inherit from it as well."""
     smoke: Change | None = None
 
-    def changes(self, setting: str, scale: Scale) -> list[Change]:
+    def changes(self, setting: Setting, scale: Scale) -> list[Change]:
         """What it changes in a setting, the last word last."""
-        own = self.smoke if scale == "smoke" else None
-        return [change for change in (self, self.at.get(setting), own) if change is not None]
+        there = [self.at[name] for name in (*setting.bases, setting.name) if name in self.at]
+        return [self, *there, *([self.smoke] if scale == "smoke" and self.smoke else [])]
 
 
 class BestOf(Part):
@@ -360,6 +362,8 @@ class _Reader:
 
     def _setting(self, name: str) -> Setting:
         table = self._inherited(name, [])
+        if "bases" in self._tables(self._table, "settings")[name]:
+            raise unknown(f"field in {self._at('settings', name)}", "bases", ["base"])
         setting = checked(self._at("settings", name), Setting, table | {"name": name})
         for need in setting.needs:
             kind, colon, which = need.partition(":")
@@ -378,7 +382,7 @@ class _Reader:
         table = dict(known[name])
         base = table.pop("base", None)
         if base is None:
-            return table
+            return table | {"bases": []}
         self._known("setting", base, known, "settings", name, "base")
         under = self._inherited(base, [*below, name])
         both = [*under.get("open", []), *table.get("open", [])]
@@ -386,7 +390,7 @@ class _Reader:
         for scale in ("reduced", "smoke"):
             if scale in under and scale in table:
                 result[scale] = merged(under[scale], table[scale])
-        return result | ({"open": both} if both else {})
+        return result | {"bases": [*under["bases"], base]} | ({"open": both} if both else {})
 
     def _method(self, name: str, settings: Iterable[str]) -> Method:
         table = {"id": name, "title": name, "algorithm": name} | self._tables(self._table, "methods")[name]

@@ -275,7 +275,7 @@ def tables(paper: Paper, setting: str, method: str, scale: Scale = "full") -> Ta
         for smaller in (paper.smoke, *([chosen.smoke] if chosen.smoke else [])):
             table = _replaced(table, smaller.sections())
     params: Table = {}
-    for change in line.changes(setting, scale):
+    for change in line.changes(chosen, scale):
         table = merged(table, change.sections())
         params |= change.params
     if brings_clients(str(table.get("data", {}).get("name", ""))):
