@@ -122,8 +122,8 @@ def train(
 
     ``loss`` is one of torch's (``nn.MSELoss()``, ``nn.BCEWithLogitsLoss()``, …), a function of outputs and targets that
     gives one value for each sample, or a ``Loss``; by default the cross-entropy that classification asks for.
-    ``metrics`` are measured beside accuracy and loss (``Run.metrics``, ``history.series()``): names such as ``["mae",
-    "r2"]``, or functions by name that give one value for each sample.
+    ``metrics`` are measured beside accuracy and loss (``Run.metrics``, ``history.series()``): names such as ``["f1"]``
+    or ``["mae", "r2"]``, or functions by name that give one value for each sample.
 
     ``executor`` is ``auto``, ``serial``, ``pool`` or ``stacked``. ``serial`` and ``pool`` give the same bits on a
     machine; ``stacked``, which ``auto`` may take, gives the same numbers up to round-off. ``threads`` are torch's in
@@ -149,7 +149,8 @@ def train(
     check_batches(settings, data)
     if not isinstance(faults, Faults):
         faults = checked("faults", Faults, {} if faults is None else faults)
-    evaluation = Evaluation(every=arguments.whole("evaluate_every", evaluate_every, 1))
+    measures = as_metrics(metrics)
+    evaluation = Evaluation(every=arguments.whole("evaluate_every", evaluate_every, 1), metrics=tuple(measures))
     threads = arguments.whole("threads", threads, 1)
     workers = None if workers is None else arguments.whole("workers", workers, 1, hint="None is one per core.")
     listeners = _listeners(watch, stop, enough)
@@ -169,7 +170,7 @@ def train(
     call = call_of(chosen, seed, settings, faults, evaluation, how)
     with session.surroundings(how, folder):
         task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], as_loss(loss), place)
-        task.metrics = as_metrics(metrics)
+        task.metrics = measures
         simulation = Simulation(chosen, task, data, settings, seed, made, faults=faults)
         end = session.conduct(call, simulation, folder, listeners, resume)
     return Run(chosen.name, simulation, end.state, end.history, folder, end.why)

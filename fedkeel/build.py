@@ -22,6 +22,7 @@ from fedkeel.errors import invalid
 from fedkeel.learning import models
 from fedkeel.learning.drawing import keyed
 from fedkeel.learning.losses import Loss, cross_entropy, for_targets
+from fedkeel.learning.metrics import as_metrics
 from fedkeel.learning.task import Task
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -84,6 +85,7 @@ def make_simulation(
     device = devices.find(experiment.run.device)
     dtype = DTYPES[experiment.training.dtype]
     task = make_task(experiment.model.name, federation.dataset, model_seed, dtype, device=device)
+    task.metrics = as_metrics(experiment.evaluation.metrics)
     kind = algorithm_class(experiment.algorithm.name, allow_plugins)
     check_effects(experiment, kind)
     algorithm = kind(**experiment.algorithm_params())

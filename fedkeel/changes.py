@@ -17,7 +17,15 @@ from fedkeel.errors import DataError, InputError
 
 SAME_BITS = ("serial", "pool")
 """Executors whose results are equal to the bit while this process uses one thread, as workers do."""
-_FREE = ("name", "evaluation.every", "evaluation.train", "evaluation.clients", "run.checkpoint_every", "run.memory_mb")
+_FREE = (
+    "name",
+    "evaluation.every",
+    "evaluation.train",
+    "evaluation.clients",
+    "evaluation.metrics",
+    "run.checkpoint_every",
+    "run.memory_mb",
+)
 Settled = TypeVar("Settled", Experiment, Call)
 """What a run was started with: an experiment, or a call of ``fedkeel.train``."""
 

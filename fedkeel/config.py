@@ -26,6 +26,7 @@ from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.threads import MOST_THREADS
 from fedkeel.errors import DataError, InputError, named, shown, unknown
 from fedkeel.learning import models
+from fedkeel.learning.metrics import as_metrics
 from fedkeel.runs.runner import Evaluation
 
 DEEPEST = 20
@@ -398,6 +399,7 @@ def _check_names(experiment: Experiment) -> None:
     if experiment.partition.rule not in RULES:
         raise unknown("partition rule", experiment.partition.rule, list(RULES))
     RULES[experiment.partition.rule].fill(dict(experiment.partition.model_extra or {}))
+    as_metrics(experiment.evaluation.metrics)
 
 
 def _path_in(message: str) -> list[str]:
@@ -407,7 +409,7 @@ def _path_in(message: str) -> list[str]:
     if match := re.match(r"(\w+) must", message):
         return [match[1]]
     kinds = {"data set": ["data", "name"], "model": ["model", "name"], "partition rule": ["partition", "rule"]}
-    kinds["executor"] = ["run", "executor"]
+    kinds |= {"executor": ["run", "executor"], "metric": ["evaluation", "metrics"]}
     found = re.match(r"there is no (.+?) named '([^']*)'", message)
     if found and found[1].startswith(("field in", "parameter of")):
         owner = "partition" if found[1].startswith("parameter of partition") else "algorithm"

@@ -111,6 +111,12 @@ LOGGED = [
     ["`clients`", "a client of a round", "`steps`, `loss`, `drift`"],
     ["`client_metrics`", "a client, with `evaluation.clients = true`", "`split`, `accuracy`, `loss`"],
     [
+        "`named_values`",
+        "a metric of a model or of a client, with `evaluation.metrics`; a value that the algorithm noted "
+        "(`history.values(name)`)",
+        "`model`, `split`, `name`, `client` (−1: of none), `value`",
+    ],
+    [
         "`tensors`",
         "a value of the last state",
         "all that the next round depends on: server state, client state, buffers",

@@ -11,6 +11,7 @@ A round runs through them in this order; everything an algorithm remembers stand
     candidates(server)                 → models to evaluate
     observe(server, metrics)           → server state', only where a paper feeds results back
 
+Values of a round that a run should keep by name go with the state: ``return server.replace(w=…).noting(tau=…)``.
 ``advanced`` has what single methods need beyond that.
 """
 

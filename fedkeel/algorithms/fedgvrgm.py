@@ -90,8 +90,8 @@ class FedGVR(TwoPhases):
         return Message(y=y) if eps == 1 else Message(y=y, delta_c=c_new - c_k), State(c=c_new)
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
-        c = server.c + self.control_step(server, uploads)
-        return server.replace(w=server.w + self.mean_step(server, uploads), c=c)
+        w, c = server.w + self.mean_step(server, uploads), server.c + self.control_step(server, uploads)
+        return server.replace(w=w, c=c).noting(eps=self.epsilon(server))
 
     def control_step(self, server: State, uploads: Uploads) -> Tensor:
         clients = uploads.clients  # 1/N Σ_S ω_k δ_k [d]
@@ -147,4 +147,5 @@ class FedGVRGM(FedGVR):
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         v = self.params.beta * server.v + self.mean_step(server, uploads)
-        return server.replace(w=server.w + v, v=v, c=server.c + self.control_step(server, uploads))
+        c = server.c + self.control_step(server, uploads)
+        return server.replace(w=server.w + v, v=v, c=c).noting(eps=self.epsilon(server))

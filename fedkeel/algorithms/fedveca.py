@@ -106,12 +106,13 @@ class FedVeca(Algorithm):
         beta, delta = uploads.beta.double(), uploads.delta.double()
         A = eta * beta.square() * delta if record.norm(server.grad_prev) ** 2 else torch.full_like(delta, math.nan)
         floor = self.floor(A, server.tau_floor[rows], self.params.alpha)
-        return server.replace(
+        after = server.replace(
             w=server.w - eta * tau_bar * D,
             grad_prev=grad,
             tau=server.tau.index_copy(0, rows, floor.clamp(min=self.params.tau_min)),
             **record.renewed(server, uploads, eta, record.Seen(grad, D, tau_bar, beta, delta, A, floor)),
         )
+        return record.noting(after, uploads)
 
     def floor(self, A: Tensor, before: Tensor, alpha: float) -> Tensor:
         """⌊A_i/(A_i − α min A)⌋ up to τ_max [S]; as before where no A_i can be used."""

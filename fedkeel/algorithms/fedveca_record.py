@@ -89,6 +89,14 @@ def renewed(server: State, uploads: Uploads, eta: float, seen: Seen) -> dict[str
     }
 
 
+def noting(server: State, uploads: Uploads) -> State:
+    """The state after a round, which the run is to keep the terms of Theorem 1 of."""
+    cohort = torch.tensor(uploads.clients.ids)
+    each = {name: server[name][cohort] for name in ("beta", "delta", "A")}
+    all_together = {name: server[name] for name in ("tau_bar", "L", "premise", "bound", "assumption_2")}
+    return server.noting(tau=uploads.steps, **each, **all_together)
+
+
 def norm(x: Tensor) -> float:
     """‖x‖, in float64."""
     return float(torch.linalg.vector_norm(x, dtype=torch.float64))

@@ -30,7 +30,7 @@ from fedkeel.algorithms.state import State
 from fedkeel.algorithms.variants.readings import GradMAReadings, GradMAServerReadings, GradMAWorkerReadings
 from fedkeel.errors import invalid
 from fedkeel.learning.projected import Row
-from fedkeel.learning.projection import Blocks, bounds_of, project
+from fedkeel.learning.projection import Blocks, bounds_of, projected
 
 
 class Both(Algorithm):
@@ -108,8 +108,9 @@ class Server(Both):
         server = memory.mem_red(server, clients.ids, params.m or clients.N)
         server = memory.remember(server, clients.ids, gaps(server.w, y), params.beta2)
         D, gram = memory.directions(server, params.beta2)
-        m_tilde = project(m, D, params.rho_g, server.bounds, gram)
-        return server.replace(w=server.w - params.eta_g * m_tilde, m=m_tilde, gram=gram)
+        m_tilde, active = projected(m, D, params.rho_g, server.bounds, gram)
+        server = server.replace(w=server.w - params.eta_g * m_tilde, m=m_tilde, gram=gram)
+        return server.noting(active=active, remembered=len(D))
 
 
 class GradMA(Worker, Server):

@@ -123,14 +123,19 @@ class PerClient:
         self.rows = rows
 
 
+_NOTHING: Mapping[str, Any] = {}
+
+
 class State(Mapping[str, Any]):
     """Named tensors, numbers or ``Rows`` that do not change; ``s.w`` reads, ``s.replace(w=…)`` renews."""
 
-    __slots__ = ("_items",)
+    __slots__ = ("_items", "_noted")
     _items: dict[str, Any]
+    _noted: Mapping[str, Any]
 
     def __init__(self, **items: Any) -> None:
         object.__setattr__(self, "_items", items)
+        object.__setattr__(self, "_noted", _NOTHING)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -160,7 +165,27 @@ class State(Mapping[str, Any]):
 
     def replace(self, **changes: Any) -> State:
         """The same state with some values renewed or added."""
-        return State(**(self._items | changes))
+        return State(**(self._items | changes))._with(self._noted)
+
+    def noting(self, **values: Any) -> State:
+        """The same state with values worth looking at, which the run keeps by round and nothing else depends on.
+
+        Each is a number, or a tensor [S] with a number for each client whose upload counted.
+        """
+        return State(**self._items)._with({**self._noted, **values})
+
+    @property
+    def noted(self) -> Mapping[str, Any]:
+        """What ``noting`` was given."""
+        return self._noted
+
+    def without_notes(self) -> State:
+        """The same state, as the next round sees it."""
+        return State(**self._items) if self._noted else self
+
+    def _with(self, noted: Mapping[str, Any]) -> State:
+        object.__setattr__(self, "_noted", noted)
+        return self
 
 
 Message = State

@@ -166,12 +166,20 @@ def _show(results: list[dict[str, Any]], options: Options) -> None:
         return
     swept = sweeps.short_names(list(results[0]["swept"]))
     measured: list[str | tuple[str, str]] = [("final", "right"), ("best", "right")]
+    metrics = list(dict.fromkeys(name for r in results if r["final"] for name in r["final"]["metrics"]))
     rows = [
-        [r["rounds"], "diverged" if "error" in r else _share(r["final"]), _share(r["best"]), r["directory"]]
+        [
+            r["rounds"],
+            "diverged" if "error" in r else _share(r["final"]),
+            _share(r["best"]),
+            *(_metric(r["final"], name) for name in metrics),
+            r["directory"],
+        ]
         for r in results
     ]
     before = [_values(r, list(swept)) if swept else [r["run"]] for r in results]
-    columns: list[str | tuple[str, str]] = [*(swept.values() or ["run"]), ("rounds", "right"), *measured, "directory"]
+    columns: list[str | tuple[str, str]] = [*(swept.values() or ["run"]), ("rounds", "right"), *measured]
+    columns += [*((f"final {name}", "right") for name in metrics), "directory"]
     show_table(columns, [[*first, *row] for first, row in zip(before, rows, strict=True)])
     groups = sweeps.over_seeds([r["swept"] for r in results])
     if groups:
@@ -216,6 +224,11 @@ def _with_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _share(measured: dict[str, Any] | None) -> str:
     """An accuracy; a run whose rounds were none of those to be evaluated has none."""
     return f"{measured['accuracy']:.2%}" if measured else "–"
+
+
+def _metric(measured: dict[str, Any] | None, name: str) -> str:
+    found = measured["metrics"].get(name) if measured else None
+    return "–" if found is None else f"{found:.4g}"
 
 
 def _result(run: api.Run, swept: dict[str, Any]) -> dict[str, Any]:

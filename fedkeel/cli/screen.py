@@ -229,6 +229,7 @@ class Life:
         if self._last is not None:
             parts += [(1, f"accuracy {self._last.accuracy:.1%}"), (4, sparkline(self._curve))]
             parts.append((5, f"loss {self._last.loss:.3f}"))
+            parts += [(8, f"{name} {value:.3g}") for name, value in self._last.metrics.items()]
         parts.append((6, f"drift {progress.summary.drift:.2g}"))
         parts.append((7, f"{self._samples / max(self._seconds, 1e-9) / 1000:.1f}k samples/s"))
         parts.append((2, f"{duration(left)} left" if left >= 1 else f"{self._seconds:.1f} s"))

@@ -201,7 +201,8 @@ class Rounds:
         scores = list(self._scores(state, self._question(state, "test")).values())
         accuracy = sum(score.accuracy for score in scores) / len(scores)
         loss = sum(score.loss for score in scores) / len(scores)
-        metrics = {name: sum(score.metrics[name] for score in scores) / len(scores) for name in self.task.metrics}
+        names = [name for name in self.task.metrics if all(name in score.metrics for score in scores)]
+        metrics = {name: sum(score.metrics[name] for score in scores) / len(scores) for name in names}
         return Score(accuracy, loss, scores[0].samples, metrics)
 
     def _scores(self, state: RunState, question: Question) -> dict[int, Score]:

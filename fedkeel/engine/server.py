@@ -20,6 +20,7 @@ from fedkeel.algorithms.registry import is_registered
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import State, bytes_down
 from fedkeel.engine.exchange import About, Answers, Call, Fault, Model, Outcome, Question
+from fedkeel.engine.noted import Noted, as_noted
 from fedkeel.engine.randomness import Moment, Purpose, torch_seed
 from fedkeel.engine.schedule import Schedule
 from fedkeel.engine.settings import Faults, Training
@@ -75,6 +76,8 @@ class RoundRecord:
     """What went wrong, client by client."""
     scores: dict[str, Score] = field(default_factory=dict, repr=False)
     """Of the models that were to be evaluated beside the round."""
+    noted: dict[str, Noted] = field(default_factory=dict)
+    """What the algorithm noted, by name."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,9 @@ class Server:
         reach = travel(call.round.lr, steps, self.training.momentum, self.problem.w0.dtype)
         uploads = Uploads(outcome.message, clients, steps, reach, lambda w: self._losses_at(w, state, clients.ids, ask))
         with self._keyed(Moment.AGGREGATE, state.t), representable(where):
-            server = outcome.lend_nothing_to(self.algorithm.aggregate(state.server, uploads, call.round))
+            aggregated = self.algorithm.aggregate(state.server, uploads, call.round)
+        noted = as_noted(aggregated.noted, clients.ids, self.algorithm.name)
+        server = outcome.lend_nothing_to(aggregated.without_notes())
         b = self._merged(state.b, outcome, clients)
         check_server(state.server, server, b, self.algorithm.unknown, where)
         counted = self._counted(state).clone()
@@ -149,6 +154,7 @@ class Server:
             drifts=tuple(float(torch.linalg.vector_norm(y - state.server.w)) for y in models),
             norms=tuple(norms.clone() for norms in outcome.norms),
             faults=(*answers.faults, *wrong),
+            noted=noted,
         )
 
     def diverged(self, state: ServerState) -> str:

@@ -47,13 +47,36 @@ def _r2(sums: Sequence[float]) -> float:
     return 1 - error / spread if spread > 0 else math.nan
 
 
+def _confusions(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of every class how often it was right, answered, and meant; labels below 0 are padding [3·C]."""
+    if targets.is_floating_point() or outputs.dim() != targets.dim() + 1 or outputs.shape[1] < 2:
+        raise ValueError(f"it needs labels and a score for each class, got outputs {list(outputs.shape)}")
+    C, meant = outputs.shape[1], targets >= 0
+    # The largest of numbers with NaN among them is NaN's place, which is nobody's answer.
+    given = outputs.argmax(dim=1).where(~outputs.isnan().any(dim=1), C)
+    labels, answers = targets[meant].cpu(), given[meant].cpu()
+    right = labels[answers == labels]
+    counts = [torch.bincount(found, minlength=C + 1)[:C] for found in (right, answers, labels)]
+    return torch.cat(counts).double()
+
+
+def _macro_f1(sums: Sequence[float]) -> float:
+    """The mean of 2·right/(answered + meant) over all classes that were either; NaN if none was."""
+    C = len(sums) // 3
+    each = [2 * r / (a + m) for r, a, m in zip(sums[:C], sums[C : 2 * C], sums[2 * C :], strict=True) if a + m > 0]
+    return sum(each) / len(each) if each else math.nan
+
+
 KNOWN = {
+    "f1": Metric(_confusions, _macro_f1),
     "mae": Metric(_absolute, lambda sums: sums[0] / sums[1]),
     "mse": Metric(_squared, lambda sums: sums[0] / sums[1]),
     "rmse": Metric(_squared, lambda sums: math.sqrt(sums[0] / sums[1])),
     "r2": Metric(_squared, _r2),
 }
-"""Metrics by name, all for targets that are real numbers."""
+"""Metrics by name: macro F1 for classes, the others for targets that are real numbers."""
+LONGEST = 100
+"""Characters of a name."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +103,8 @@ def as_metrics(given: object) -> dict[str, Metric]:
         for name, function in given.items():
             if not isinstance(name, str) or name in ("accuracy", "loss", *KNOWN):
                 raise invalid("metrics", "a dict from new names to functions", name)
+            if not (name.isprintable() and 0 < len(name) <= LONGEST):
+                raise invalid("metrics", f"a dict from printable names of at most {LONGEST} characters", name)
             if not callable(function):
                 raise invalid(f"metrics[{name!r}]", "a function f(outputs, targets) with a value a sample", function)
             found[name] = Metric(_Mean(function), lambda sums: sums[0] / sums[1])

@@ -112,36 +112,51 @@ def project(
     bounds: Tensor | None = None,
     gram: Tensor | None = None,
 ) -> Tensor:
-    """The projection of g [d] for rows G (each [d]); g itself where it violates nothing.
+    """The projection of g [d] for rows G (each [d]); g itself where it violates nothing. The rest as ``projected``."""
+    return projected(g, G, rho, bounds, gram)[0]
+
+
+@torch.no_grad()
+def projected(
+    g: Tensor,
+    G: Sequence[Tensor] | Tensor,
+    rho: float = 0.0,
+    bounds: Tensor | None = None,
+    gram: Tensor | None = None,
+) -> tuple[Tensor, int]:
+    """The projection of g [d] for rows G (each [d]), and the number of active conditions (z_j > 0) of all blocks.
 
     ``gram`` [B, m, m] are the rows' inner products by block, for callers who keep them; the diagonal must be right
     (0: leave the row out), inf elsewhere means not known yet. What had to be computed is filled in.
     """
     rows = list(G)
     if not rows:
-        return g
+        return g, 0
     bounds = torch.tensor([0, len(g)]) if bounds is None else bounds
     gram = lengths_only(rows, bounds) if gram is None else gram
-    u = g.clone()
+    u, active = g.clone(), 0
     for block, (start, stop) in enumerate(pairwise(bounds.tolist())):
         parts = [row[start:stop] for row in rows]
-        u[start:stop] = _project_block(g[start:stop], parts, gram[block], rho)
-    return u
+        u[start:stop], acting = _project_block(g[start:stop], parts, gram[block], rho)
+        active += acting
+    return u, active
 
 
-def _project_block(g: Tensor, rows: list[Tensor], gram: Tensor, rho: float) -> Tensor:
+def _project_block(g: Tensor, rows: list[Tensor], gram: Tensor, rho: float) -> tuple[Tensor, int]:
     lengths = gram.diagonal().sqrt()
     said = lengths.ne(0).nonzero().squeeze(1).tolist()
     length = float(dots([g], g)) ** 0.5
     if length == 0 or not said:
-        return g
+        return g, 0
     p = torch.full_like(lengths, torch.inf)  # a row of zeros is never violated
     p[said] = dots([rows[j] for j in said], g) / (lengths[said] * length)
     if bool(p.isnan().any()) or not math.isfinite(length):
-        return g * float("nan")  # never the unprojected direction: a run that diverged must be seen to have
+        return g * float("nan"), 0  # never the unprojected direction: a run that diverged must be seen to have
     directions = Directions(rows, lengths, gram)
-    u, missed = _solved(g, length, directions, p, rho)
-    return u if missed <= POSSIBLE or rho <= 0 else _solved(g, length, directions, p, 0.0)[0]
+    u, missed, active = _solved(g, length, directions, p, rho)
+    if missed > POSSIBLE and rho > 0:
+        u, _, active = _solved(g, length, directions, p, 0.0)
+    return u, active
 
 
 @dataclass(frozen=True)
@@ -170,15 +185,17 @@ class Directions:
         return self.gram[chosen][:, chosen] / torch.outer(self.lengths[chosen], self.lengths[chosen])
 
 
-def _solved(g: Tensor, length: float, G: Directions, p: Tensor, rho: float) -> tuple[Tensor, float]:
-    """u, and by how much it misses the conditions relative to ‖g‖ = ``length``; p are the cosines of rows and g.
+def _solved(g: Tensor, length: float, G: Directions, p: Tensor, rho: float) -> tuple[Tensor, float, int]:
+    """u, by how much it misses the conditions relative to ‖g‖ = ``length``, and how many of them bend g into u.
+
+    p are the cosines of rows and g.
 
     Most conditions hold anyway. Only those that g violates are solved for; where others turn out to be violated by the
     solution, these are added and all is solved again.
     """
     exact = rounding(g.dtype)
     slack, working = p - rho, p < rho - exact
-    u, best, missed = g, g, float("inf") if bool(working.any()) else 0.0
+    u, best, active, missed = g, g, 0, float("inf") if bool(working.any()) else 0.0
     z, K = torch.zeros_like(p), torch.empty(0)
     mends_left: int | None = None  # not solved yet for these rows
     while missed > exact:
@@ -197,7 +214,7 @@ def _solved(g: Tensor, length: float, G: Directions, p: Tensor, rho: float) -> t
         worst = max([0.0, *slack[acting].abs().tolist(), float((z * slack)[acting].abs().sum())])
         better = worst < missed
         if better:
-            best, missed = u, worst
+            best, active, missed = u, int((z > 0).sum()), worst
         if bool((violated & ~working).any()):
             working, mends_left = working | violated, None
         elif better and mends_left:
@@ -208,7 +225,7 @@ def _solved(g: Tensor, length: float, G: Directions, p: Tensor, rho: float) -> t
             z = z.index_put((acting,), mend.squeeze(1), accumulate=True).clamp(min=0)
         else:
             break
-    return best, missed
+    return best, missed, active
 
 
 def _moved(before: Tensor, g: Tensor, length: float, G: Directions, z: Tensor) -> tuple[Tensor, float]:

@@ -488,12 +488,16 @@ class Task:
     def metrics_of(
         self, parts: Sequence[dict[str, tuple[float, ...]]]
     ) -> tuple[dict[str, float], dict[str, tuple[float, ...]]]:
-        """The metrics of all samples from the sums over parts of them, and the sums over all."""
+        """The metrics of all samples from the sums over parts of them, and the sums over all.
+
+        Parts that somebody elsewhere computed may lack metrics; then the whole does.
+        """
         sums = {
             name: tuple(sum(column, 0.0) for column in zip(*(part[name] for part in parts), strict=True))
             for name in self.metrics
+            if all(name in part for part in parts)
         }
-        return {name: metric.value(sums[name]) for name, metric in self.metrics.items()}, sums
+        return {name: self.metrics[name].value(found) for name, found in sums.items()}, sums
 
     @torch.no_grad()
     def state_dict(self, w: Tensor, b: Tensor) -> dict[str, Tensor]:

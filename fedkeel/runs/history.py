@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from fedkeel.engine.noted import Noted
+from fedkeel.errors import unknown
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -49,11 +52,32 @@ class History:
 
     rounds: list[RoundSummary] = field(default_factory=list)
     measured: list[Measured] = field(default_factory=list)
+    noted: dict[int, dict[str, Noted]] = field(default_factory=dict)
+    """What the algorithm noted, by round and name; see ``values``."""
 
     def series(self, model: str | None = None, split: str = "test") -> list[Measured]:
         """The evaluations of one candidate, in round order (default: the algorithm's first candidate)."""
         wanted = model or self.default_model(split)
         return [m for m in self.measured if m.model == wanted and m.split == split]
+
+    def values(self, name: str) -> dict[int, Noted]:
+        """What the algorithm noted under a name, by round: a number, or the numbers of the cohort by client.
+
+        ``names`` are those that there are: FedVeca's ``tau``, ``tau_bar``, ``L``, …, GradMA's ``active``.
+        """
+        if name not in self.names:
+            raise unknown("value", name, self.names or ["(the algorithm noted none)"])
+        return {round: noted[name] for round, noted in self.noted.items() if name in noted}
+
+    @property
+    def names(self) -> list[str]:
+        """Everything that the algorithm noted, by name."""
+        return list(dict.fromkeys(name for noted in self.noted.values() for name in noted))
+
+    @property
+    def metric_names(self) -> list[str]:
+        """The metrics beside accuracy and loss that were measured, by name."""
+        return list(dict.fromkeys(name for m in self.measured for name in m.metrics))
 
     def default_model(self, split: str = "test") -> str:
         """The candidate that a run reports."""

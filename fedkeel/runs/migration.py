@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fedkeel.runs import ledger, schema
@@ -13,10 +13,20 @@ from fedkeel.runs.digests import Sum
 from fedkeel.runs.encoding import GONE, checksum, marker
 
 
+def migrate(db: sqlite3.Connection, found: str, configuration: Callable[[], str]) -> None:
+    """From an earlier schema to this one; ``configuration`` reads what schema 1 kept in a file beside the database."""
+    if found == "1":
+        from_1(db, configuration())
+    elif found == "2":
+        from_2(db)
+    else:
+        from_3(db)
+
+
 def from_1(db: sqlite3.Connection, configuration: str) -> None:
     """From schema 1, which knew no events and no checksums, and kept the configuration in a file beside it."""
     db.execute("ALTER TABLE tensors RENAME TO tensors_1")
-    schema.execute_all(db, schema.SINCE_2)
+    schema.execute_all(db, schema.SINCE_2 + schema.NAMED_4)
     done = _done(db)
     for owner, name, client, dtype, shape, data in db.execute(
         "SELECT owner, name, client, dtype, shape, data FROM tensors_1"
@@ -44,10 +54,22 @@ def from_2(db: sqlite3.Connection) -> None:
     kept = [int(row[0]) for row in db.execute("SELECT round FROM checkpoints NOT INDEXED ORDER BY rowid")]
     done = _done(db)
     _mark_gone(db, done)
+    schema.execute_all(db, schema.NAMED_4)
     db.execute("DROP TABLE checks")
     db.execute("DROP TABLE checkpoints")
     _seal(db, kept)
     ledger.add_event(db, "migrated", done, f"from schema 2 to {schema.SCHEMA}")
+
+
+def from_3(db: sqlite3.Connection) -> None:
+    """From schema 3, which had no place for named values; its digests stay, once they were seen to fit."""
+    schema.execute_all(db, schema.NAMED_4)
+    for _ in ledger.walk(db):
+        pass
+    ledger.meta(db)
+    ledger.events(db)
+    ledger.put_meta(db, "schema", str(schema.SCHEMA))
+    ledger.add_event(db, "migrated", _done(db), f"from schema 3 to {schema.SCHEMA}")
 
 
 def _done(db: sqlite3.Connection) -> int:

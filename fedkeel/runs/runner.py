@@ -13,7 +13,7 @@ from fedkeel.engine.exchange import Fault, Model
 from fedkeel.engine.rounds import Rounds, RunState
 from fedkeel.engine.server import RoundRecord
 from fedkeel.engine.settings import Until
-from fedkeel.errors import FedkeelError, InputError
+from fedkeel.errors import FedkeelError
 from fedkeel.learning.task import Score
 from fedkeel.notices import notice
 from fedkeel.runs import health
@@ -28,6 +28,9 @@ class Evaluation(Settings):
     train: bool = Field(False, description="also on all clients' training samples")
     clients: bool = Field(False, description="also the global model on each client's own samples")
     initial: bool = Field(False, description="also the initial model, as round 0")
+    metrics: tuple[str, ...] = Field(
+        (), description="what is measured beside accuracy and loss: f1 (macro); for real targets mae, mse, rmse, r2"
+    )
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,6 @@ def execute(
     The last is that after which ``training.until`` is reached or ``until`` says so, if they ever do. Either is asked
     when a round is committed; one that was already being trained beside its evaluation is forgotten.
     """
-    if store is not None and simulation.task.metrics:
-        raise InputError("metrics beside accuracy and loss have no place in a run's directory yet; leave them out.")
     history = history or History()
     last = begin(simulation, evaluation, store, history) if state is None else state
     seen = health.seen(history)
@@ -139,6 +140,8 @@ def rounds(
         summary = _summary(done.record)
         history.rounds.append(summary)
         history.measured += measured
+        if done.record.noted:
+            history.noted[done.state.t] = done.record.noted
         if store is not None:
             scores = _client_scores(simulation, done.state) if done.due and evaluation.clients else []
             keep = keep_every > 0 and done.state.t % keep_every == 0
@@ -218,9 +221,9 @@ def _measured(t: int, split: str, scores: dict[str, Score]) -> list[Measured]:
     return [Measured(t, name, split, score.accuracy, score.loss, score.metrics) for name, score in scores.items()]
 
 
-def _client_scores(simulation: Rounds, state: RunState) -> list[tuple[int, str, float, float]]:
+def _client_scores(simulation: Rounds, state: RunState) -> list[tuple[int, str, Score]]:
     split = simulation.client_split(state)
-    return [(i, split, score.accuracy, score.loss) for i, score in simulation.evaluate_clients(state).items()]
+    return [(i, split, score) for i, score in simulation.evaluate_clients(state).items()]
 
 
 def _summary(record: RoundRecord) -> RoundSummary:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from functools import cache
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the tables that ``create`` makes."""
 
 META = "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);"
@@ -58,12 +58,31 @@ CREATE TABLE seal (
     id INTEGER PRIMARY KEY, round INTEGER NOT NULL, digest TEXT NOT NULL, meta TEXT NOT NULL, events TEXT NOT NULL
 );
 """
+# named_values: what has a name of its own. Of a model: metrics beside accuracy and loss, on a split. Of a client on a
+# split: the same of what it would use. Without a split: what the algorithm noted, of the round or of a client.
+# `client` is -1 where a value is of no client; `model` is empty where it is of no model.
+NAMED_4 = """
+CREATE TABLE named_values (
+    round INTEGER, model TEXT, split TEXT, name TEXT, client INTEGER, value REAL,
+    PRIMARY KEY (round, model, split, name, client)
+);
+"""
 _VERSIONS = {
     "1": META + _HISTORY + _TENSORS_1,
     "2": META + _HISTORY + SINCE_2 + _CHECKS_2,
-    str(SCHEMA): META + _HISTORY + SINCE_2 + CHECKS_3,
+    "3": META + _HISTORY + SINCE_2 + CHECKS_3,
+    str(SCHEMA): META + _HISTORY + SINCE_2 + CHECKS_3 + NAMED_4,
 }
-HISTORY_TABLES = {"rounds": "ifiiiffiif", "metrics": "ittff", "clients": "iiiff", "client_metrics": "iitff"}
+EARLIER = frozenset(_VERSIONS) - {str(SCHEMA)}
+"""Versions that ``migration`` knows."""
+NAMED = "named_values"
+HISTORY_TABLES = {
+    "rounds": "ifiiiffiif",
+    "metrics": "ittff",
+    "clients": "iiiff",
+    "client_metrics": "iitff",
+    NAMED: "itttif",
+}
 """Tables whose first column is a round and whose rows never change; their columns: integer, float or NULL, text."""
 
 

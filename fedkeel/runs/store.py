@@ -1,9 +1,9 @@
 """A run on disk: one SQLite file that holds a round wholly or not at all.
 
-History tables (``rounds``, ``metrics``, ``clients``, ``events``) are plain and may be read by any SQLite client while
-the run goes on. The ``tensors`` table holds the state that the next round depends on; of client rows only changed ones
-are written. ``kept`` holds the states of earlier rounds from which a new run may start. Whatever is read is compared
-with digests (``ledger``) before it is believed.
+History tables (``rounds``, ``metrics``, ``clients``, ``named_values``, ``events``) are plain and may be read by any
+SQLite client while the run goes on. The ``tensors`` table holds the state that the next round depends on; of client
+rows only changed ones are written. ``kept`` holds the states of earlier rounds from which a new run may start. Whatever
+is read is compared with digests (``ledger``) before it is believed.
 
 A committed round survives the death of the process (SIGKILL, out of memory). After a loss of power the file is whole,
 but rounds of the last half minute or so may be missing: the log is not forced to disk after every round.
@@ -23,9 +23,11 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.state import Rows, State, keep_row
+from fedkeel.engine.noted import Noted
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.server import RoundRecord
 from fedkeel.errors import DataError, FedkeelError
+from fedkeel.learning.task import Score
 from fedkeel.runs import ledger, migration, schema
 from fedkeel.runs.connection import FILE as FILE
 from fedkeel.runs.connection import (
@@ -115,12 +117,9 @@ class Store:
                 if complaint != "ok":
                     raise DamagedError(complaint.splitlines()[-1])
             prepare_to_write(connection)
-            if found in ("1", "2"):
+            if found in schema.EARLIER:
                 with store._transaction():
-                    if found == "1":
-                        migration.from_1(connection, _text_beside(directory))
-                    else:
-                        migration.from_2(connection)
+                    migration.migrate(connection, str(found), lambda: _text_beside(directory))
             store._require_schema(path)
             with bounded(connection, path):
                 ledger.meta(connection)
@@ -149,8 +148,8 @@ class Store:
         state: RunState,
         record: RoundRecord | None,
         summary: RoundSummary | None,
-        measured: Iterable[Measured],
-        client_scores: Iterable[tuple[int, str, float, float]] = (),
+        measured: Sequence[Measured],
+        client_scores: Sequence[tuple[int, str, Score]] = (),
         keep: bool = False,
     ) -> None:
         """Write a round and the state after it in one transaction (without a record: the state before round 1).
@@ -170,7 +169,9 @@ class Store:
                     detail = f": {fault.detail}" if fault.detail else ""
                     ledger.add_event(self._db, fault.kind, record.t, f"client {fault.client}{detail}")
             self._insert("metrics", [[m.round, m.model, m.split, m.accuracy, m.loss] for m in measured])
-            self._insert("client_metrics", [[state.t, *row] for row in client_scores])
+            each_score = [[state.t, client, split, s.accuracy, s.loss] for client, split, s in client_scores]
+            self._insert("client_metrics", each_score)
+            self._insert(schema.NAMED, _named_rows(state.t, record, measured, client_scores))
             before = ledger.last_check(self._db)
             total = self._write_state(state, saved, Sum(before.state if before else ""))
             kept = self._keep(state.t) if keep else None
@@ -207,7 +208,11 @@ class Store:
             for check, rows in ledger.walk(self._db):
                 if until is None or check.round <= until:
                     history.rounds += [RoundSummary(*_floats(row)) for row in rows["rounds"]]
-                    history.measured += [Measured(*_floats(row)) for row in rows["metrics"]]
+                    metrics, noted = _by_name(rows[schema.NAMED])
+                    for row in map(_floats, rows["metrics"]):
+                        history.measured.append(Measured(*[*row, metrics.get((row[1], row[2]), {})]))
+                    if noted:
+                        history.noted[check.round] = noted
         return history
 
     def events(self) -> list[Event]:
@@ -432,7 +437,7 @@ class Store:
         found = schema.identify(self._db)
         if found is None:
             raise DataError(f"there is no run in {path.parent} yet; wait for its start, or start it.")
-        if found in ("1", "2"):
+        if found in schema.EARLIER:
             raise DataError(f"{path} is of an earlier version (schema {found}); continue that run once with --resume.")
         if found != str(schema.SCHEMA):
             raise DataError(f"{path} has format {found}, this version reads {schema.SCHEMA}; start a new run.")
@@ -525,6 +530,43 @@ def _text_beside(directory: Path) -> str:
         return (directory / "experiment.toml").read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"the run in {directory} has no experiment.toml ({error.strerror}); put it back.") from None
+
+
+def _named_rows(
+    t: int,
+    record: RoundRecord | None,
+    measured: Iterable[Measured],
+    client_scores: Iterable[tuple[int, str, Score]],
+) -> list[list[Any]]:
+    """The rows of ``named_values``: what the algorithm noted, and the metrics of models and of clients."""
+    rows: list[list[Any]] = []
+    for name, noted in record.noted.items() if record is not None else ():
+        each = noted if isinstance(noted, dict) else {NO_CLIENT: noted}
+        rows += [[t, "", "", name, client, value] for client, value in each.items()]
+    for m in measured:
+        rows += [[t, m.model, m.split, name, NO_CLIENT, value] for name, value in m.metrics.items()]
+    for client, split, score in client_scores:
+        rows += [[t, "", split, name, client, value] for name, value in score.metrics.items()]
+    return rows
+
+
+def _by_name(rows: Iterable[Sequence[Any]]) -> tuple[dict[tuple[str, str], dict[str, float]], dict[str, Noted]]:
+    """A round's rows of ``named_values``: metrics by model and split, and what the algorithm noted."""
+    metrics: dict[tuple[str, str], dict[str, float]] = {}
+    noted: dict[str, Noted] = {}
+    for _, model, split, name, client, stored in rows:
+        value = float("nan") if stored is None else stored
+        if split:
+            if client == NO_CLIENT:
+                metrics.setdefault((model, split), {})[name] = value
+        elif client == NO_CLIENT:
+            noted[name] = value
+        else:
+            of_clients = noted.setdefault(name, {})
+            if not isinstance(of_clients, dict):
+                raise DamagedError(f"the value {name} is one and many")
+            of_clients[client] = value
+    return metrics, noted
 
 
 def _floats(row: Iterable[Any]) -> list[Any]:

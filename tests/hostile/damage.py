@@ -39,7 +39,7 @@ from fedkeel.runs.verify import verify
 LOG = f"{FILE}-wal"
 ROUNDS, CUT, KEEP, LONGER = 6, 5, 2, 7
 """Rounds of a finished run; the round after which one is cut off; every so many are kept; rounds after going on."""
-KINDS = (("fedavg", 1024), ("scaffold", 512), ("mifa", 4096), ("feddc", 65536))
+KINDS = (("fedavg", 1024), ("scaffold", 512), ("mifa", 4096), ("feddc", 65536), ("fedveca", 1024))
 """Algorithms with the bytes of a page: with small ones most of a file means something."""
 Files = dict[str, bytes]
 Contents = dict[str, Any]
@@ -109,7 +109,7 @@ def _experiment(algorithm: str, rounds: int) -> config.Experiment:
         "algorithm": {"name": algorithm},
         "model": {"name": "logistic"},
         "training": {"rounds": rounds, "participation": 0.6, "batch_size": 5, "lr": 0.1},
-        "evaluation": {"clients": True, "initial": True},
+        "evaluation": {"clients": True, "initial": True, "metrics": ["f1"] if algorithm != "fedavg" else []},
         "run": {"executor": "serial", "checkpoint_every": KEEP},
     }
     return config.expand(table, [])[0]
@@ -289,7 +289,15 @@ def _read(specimen: Specimen, folder: Path) -> Contents:
         states = {round: everything(store.read_state(round)) for round in store.kept_rounds()}
         settings = {key: store.meta(key) for key in ("configuration", "executor", "parent", MODEL)}
     rounds, measured = list(map(repr, history.rounds)), list(map(repr, history.measured))
-    return {"rounds": rounds, "measured": measured, "events": events, "states": states, "settings": settings}
+    noted = [f"{round}: {values}" for round, values in history.noted.items()]
+    return {
+        "rounds": rounds,
+        "measured": measured,
+        "noted": noted,
+        "events": events,
+        "states": states,
+        "settings": settings,
+    }
 
 
 def _verify(specimen: Specimen, folder: Path) -> Contents:
@@ -352,7 +360,9 @@ def _is_earlier(got: Contents, wanted: Contents, states: dict[int, Contents]) ->
     if "states" not in got:
         return False
     same_states = all(state == states[t] for t, state in got["states"].items() if t or state)
-    return same_states and all(got[key] == wanted[key][: len(got[key])] for key in ("rounds", "measured", "events"))
+    return same_states and all(
+        got[key] == wanted[key][: len(got[key])] for key in ("rounds", "measured", "noted", "events")
+    )
 
 
 def _result(done: api.Run) -> Contents:
@@ -377,4 +387,5 @@ def bits(value: Any) -> Any:
 
 
 def timeless(history: History) -> str:
-    return repr([replace(summary, seconds=0.0) for summary in history.rounds]) + repr(history.measured)
+    rounds = [replace(summary, seconds=0.0) for summary in history.rounds]
+    return repr(rounds) + repr(history.measured) + repr(history.noted)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 from torch import Tensor
 
-from fedkeel.learning.projection import bounds_of, dots, inner, project, project_few, rounding
+from fedkeel.learning.projection import bounds_of, dots, inner, project, project_few, projected, rounding
 from fedkeel.learning.task import Task
 from tests.algorithms.quadratic import Point
 
@@ -198,3 +198,12 @@ def test_inner_products_add_up_over_pieces() -> None:
         scale = float(true.diagonal().max())
         assert float((inner(rows, rows[:2]) - true[:, :2]).abs().max()) <= good * scale
         assert float((dots(rows, rows[1]) - true[1]).abs().max()) <= good * scale
+
+
+def test_active_conditions_are_counted() -> None:
+    """Of e_1, e_2 and e_3 the vector (−1, 2, −3) violates two; in blocks of one and two coordinates likewise."""
+    g, G = tensor(-1, 2, -3), list(torch.eye(3, dtype=torch.float64))
+    for bounds in (None, torch.tensor([0, 1, 3])):
+        u, active = projected(g, G, bounds=bounds)
+        assert (u.tolist(), active) == (pytest.approx([0, 2, 0], abs=1e-15), 2)
+    assert projected(g.abs(), G)[1] == 0

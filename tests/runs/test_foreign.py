@@ -62,9 +62,9 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
 def test_a_later_version_is_named(tmp_path: Path) -> None:
     a_run(tmp_path)
     with closing(sqlite3.connect(tmp_path / FILE)) as db, db:
-        db.execute("UPDATE meta SET value = '4' WHERE key = 'schema'")
+        db.execute("UPDATE meta SET value = '5' WHERE key = 'schema'")
         db.execute("CREATE TABLE new (a)")
-    with pytest.raises(DataError, match="has format 4, this version reads 3"):
+    with pytest.raises(DataError, match="has format 5, this version reads 4"):
         Store.reading(tmp_path)
 
 

@@ -16,6 +16,7 @@ from fedkeel.algorithms.state import Rows
 from fedkeel.check import rounds, tiny_simulation
 from fedkeel.engine.rounds import RunState
 from fedkeel.errors import DataError
+from fedkeel.runs.digests import Sum
 from fedkeel.runs.history import Measured, RoundSummary
 from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import FILE, Store
@@ -113,6 +114,7 @@ def as_schema_2(directory: Path) -> None:
     """The file as version 2 wrote it: a checksum a round over rounds and metrics, dropped rows deleted, no seal."""
     with closing(sqlite3.connect(directory / FILE)) as db, db:
         kept = db.execute("SELECT round FROM checks WHERE kept IS NOT NULL").fetchall()
+        db.execute("DROP TABLE named_values")
         db.execute("DROP TABLE seal")
         db.execute("DROP TABLE checks")
         for statement in SCHEMA_2.split(";"):
@@ -174,3 +176,50 @@ def test_damage_is_not_migrated(tmp_path: Path, damage: str, said: str) -> None:
         db.execute(damage)
     with pytest.raises(DataError, match=said):
         Store.open(tmp_path)
+
+
+def as_schema_3(directory: Path) -> None:
+    """The file as version 3 wrote it: without the table of named values, of which its digests know nothing."""
+    with closing(sqlite3.connect(directory / FILE)) as db, db:
+        (before,) = db.execute("SELECT meta FROM seal").fetchone()
+        total = Sum(before)
+        total.remove("schema", "4")
+        total.add("schema", "3")
+        db.execute("DROP TABLE named_values")
+        db.execute("UPDATE seal SET meta = ?", (total.text,))
+        db.execute("UPDATE meta SET value = '3' WHERE key = 'schema'")
+
+
+def test_a_run_of_schema_3_goes_on(tmp_path: Path) -> None:
+    """With the digests that it has; what is noted from then on is under the next ones."""
+    simulation = tiny_simulation(make_algorithm("scaffold"), rounds=2)
+    store = Store.create(tmp_path, "seed = 7\n")
+    half, history = execute(simulation, Evaluation(), store)
+    store.close()
+    as_schema_3(tmp_path)
+
+    with pytest.raises(DataError, match=r"schema 3\); continue that run once with --resume"):
+        Store.reading(tmp_path)
+    store = Store.open(tmp_path)
+    assert store.history() == history
+    assert [event.kind for event in store.events()] == ["started", "migrated"]
+    after, record = simulation.step(half)
+    noted = replace(record, noted={"eps": 0.5, "tau": {1: 2.0}})
+    store.commit(after, noted, RoundSummary(3, 0.1, 5, 10, 50, 1.5, 0.5, 8, 8, 0.1), [])
+    store.close()
+    with closing(Store.reading(tmp_path)) as store:
+        assert store.history().noted == {3: {"eps": 0.5, "tau": {1: 2.0}}}
+        assert store.read_state() is not None
+
+
+def test_a_damaged_run_of_schema_3_is_not_brought_to_this_one(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    execute(tiny_simulation(make_algorithm("fedavg"), rounds=2), Evaluation(), store)
+    store.close()
+    as_schema_3(tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE)) as db, db:
+        db.execute("UPDATE metrics SET accuracy = 1 WHERE round = 2")
+    with pytest.raises(DataError, match="the numbers of round 2 do not fit"):
+        Store.open(tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE)) as db:
+        assert db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == ("3",)

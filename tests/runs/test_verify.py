@@ -27,7 +27,7 @@ def experiment() -> config.Experiment:
         "algorithm": {"name": "scaffold"},
         "model": {"name": "logistic"},
         "training": {"rounds": 4, "participation": 0.5, "batch_size": 50},
-        "evaluation": {"clients": True},
+        "evaluation": {"clients": True, "metrics": ["f1"]},
         "run": {"checkpoint_every": 2, "executor": "serial"},
     }
     return config.expand(table, [])[0]
@@ -61,6 +61,12 @@ def test_a_run_that_goes_on_can_be_verified(tmp_path: Path) -> None:
     [
         ("UPDATE clients SET loss = 0 WHERE round = 2", "the numbers of round 2 do not fit"),
         ("UPDATE client_metrics SET accuracy = 1 WHERE round = 3", "the numbers of round 3 do not fit"),
+        ("UPDATE named_values SET value = 1 WHERE round = 3 AND client = -1", "the numbers of round 3 do not fit"),
+        ("UPDATE named_values SET name = 'f2' WHERE round = 4", "the numbers of round 4 do not fit"),
+        ("UPDATE named_values SET value = 'x' WHERE round = 2", "do not fit|holds what it cannot"),
+        ("DELETE FROM named_values WHERE round = 2", "the numbers of round 2 do not fit"),
+        ("DELETE FROM named_values", "the numbers of round 1 do not fit"),
+        ("INSERT INTO named_values VALUES (9, '', '', 'a', 1, 1)", "rows of round 9, which has no checksum"),
         ("UPDATE metrics SET split = 1 WHERE round = 3", "do not fit|holds what it cannot"),
         ("DELETE FROM rounds WHERE round = 4", "the numbers of round 4 do not fit"),
         ("DELETE FROM checks WHERE round = 4", "rows of round 4, which has no checksum"),

@@ -103,7 +103,7 @@ class FedGVRGMVariant(PrintedMomentum, FedGVRGM, FedGVRVariant):
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         w, v = self.moved(server.w, server.v, self.mean_step(server, uploads))
-        step = self.control_step(server, uploads)
+        step, server = self.control_step(server, uploads), server.noting(eps=self.epsilon(server))
         if self.params.c_momentum == "none":
             return server.replace(w=w, v=v, c=server.c + step)
         if self.params.c_momentum == "damp":

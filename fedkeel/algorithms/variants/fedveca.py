@@ -79,7 +79,7 @@ class FedVecaVariant(FedVeca):
         used = usable(A)
         alpha = self.params.alpha if used is None else self.alpha(used, record.smoothness(server))
         floor = self.floor(A, server.tau_floor[rows], alpha)
-        return server.replace(
+        after = server.replace(
             w=candidate if accepted else server.w,
             grad_prev=grad,
             tau=server.tau.index_copy(0, rows, floor.clamp(min=self.params.tau_min)),
@@ -88,6 +88,8 @@ class FedVecaVariant(FedVeca):
             F_best=loss if accepted and judged else server.F_best,
             accepted=accepted,
         )
+        after = record.noting(after, uploads)
+        return after.noting(accepted=accepted) if judged else after
 
     def alpha(self, A: Tensor, L: float) -> float:
         """α_k, held below 2L/min A if wanted and as soon as there is an L."""
