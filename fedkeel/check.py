@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedkeel.algorithms.contract import Algorithm, Law, Problem
 from fedkeel.algorithms.registry import algorithm_class, make_algorithm
-from fedkeel.algorithms.state import PerClient, Rows, State, bytes_down, bytes_up
+from fedkeel.algorithms.state import PerClient, State, bytes_down, bytes_up
 from fedkeel.data import Federation, from_clients
 from fedkeel.engine.client import local_of, train_together
 from fedkeel.engine.exchange import Outcome
@@ -37,6 +37,7 @@ from fedkeel.learning.loop import Trained
 from fedkeel.learning.staged import Staged
 from fedkeel.learning.task import Task
 from fedkeel.runs.store import Store
+from fedkeel.state.rows import Rows
 
 SIZES = (12, 7, 20, 1, 16)
 CLASSES, FEATURES = 3, 6

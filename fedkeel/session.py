@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal
 
 from fedkeel import __version__, calls, changes, config
-from fedkeel.algorithms.row_memory import remember_within
 from fedkeel.calls import Call
 from fedkeel.config import Experiment
 from fedkeel.engine.choice import Auto
@@ -32,6 +31,7 @@ from fedkeel.runs.history import History
 from fedkeel.runs.lock import RunLock
 from fedkeel.runs.runner import Enough, Progress, Watcher, execute, reached
 from fedkeel.runs.store import Store, StoreError, holds_run
+from fedkeel.state.row_memory import remember_within
 
 Why = Literal["finished", "until", "stopped"]
 """Why a run ended: its last round was done, it had reached what it was to reach, or it was asked to stop."""

@@ -11,12 +11,12 @@ from torch import nn
 
 import fedkeel as fk
 from fedkeel import config
-from fedkeel.algorithms.row_memory import current_memory
 from fedkeel.errors import InputError
 from fedkeel.learning import models
 from fedkeel.notices import FedkeelWarning
 from fedkeel.runs.store import Store
 from fedkeel.runs.verify import verify
+from fedkeel.state.row_memory import current_memory
 
 
 def test_ten_lines_of_python() -> None:

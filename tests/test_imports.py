@@ -11,12 +11,13 @@ PACKAGE = Path(__file__).parents[1] / "fedkeel"
 ALLOWED: dict[str, set[str]] = {
     "data": set(),
     "learning": set(),
-    "algorithms": {"learning"},
-    "engine": {"algorithms", "learning", "data"},
-    "runs": {"engine", "algorithms", "learning", "data"},
+    "state": set(),
+    "algorithms": {"learning", "state"},
+    "engine": {"algorithms", "learning", "state", "data"},
+    "runs": {"engine", "algorithms", "learning", "state", "data"},
     "report": {"runs"},
     "papers": {"api", "build", "config", "runs", "engine", "algorithms", "learning", "data"},
-    "bench": {"build", "runs", "engine", "algorithms", "learning", "data"},
+    "bench": {"build", "runs", "engine", "algorithms", "learning", "state", "data"},
 }
 """What each part may import, itself aside."""
 ABOVE = {"cli"}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedkeel import system
-from fedkeel.algorithms import row_memory
 from fedkeel.engine.choice import make_executor
+from fedkeel.state import row_memory
 
 ROOT = Path(__file__).parents[1]
 

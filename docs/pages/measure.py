@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.registry import ALGORITHMS
-from fedkeel.algorithms.state import PerClient, Rows
+from fedkeel.algorithms.state import PerClient
 from fedkeel.check import tiny_simulation
 from fedkeel.engine.exchange import Outcome
 from fedkeel.engine.executors import Job, Serial
 from fedkeel.engine.simulation import Simulation
 from fedkeel.learning.task import Score
+from fedkeel.state.rows import Rows
 
 
 @dataclass(frozen=True)

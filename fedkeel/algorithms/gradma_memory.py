@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.contract import Problem
-from fedkeel.algorithms.state import Rows, State
+from fedkeel.algorithms.state import State
 from fedkeel.learning.projection import Blocks, bounds_of
+from fedkeel.state.rows import Rows
 
 UNKNOWN = frozenset({"gram"})
 """Values of the server state in which inf means "not known"."""

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedkeel.algorithms.contract import AlgorithmParams, Problem, Uploads
 from fedkeel.algorithms.server_steps import average
-from fedkeel.algorithms.state import Rows, State
+from fedkeel.algorithms.state import State
+from fedkeel.state.rows import Rows
 
 Candidate = Literal["global", "selected", "all"]
 

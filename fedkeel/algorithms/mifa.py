@@ -29,7 +29,8 @@ from fedkeel.algorithms.contract import (
     Round,
     Uploads,
 )
-from fedkeel.algorithms.state import Rows, State
+from fedkeel.algorithms.state import State
+from fedkeel.state.rows import Rows
 
 
 class Mifa(Algorithm):

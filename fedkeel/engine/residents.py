@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.state import Rows, State, bytes_up
+from fedkeel.algorithms.state import State, bytes_up
 from fedkeel.engine.client import Equipment
 from fedkeel.engine.devices import CPU
 from fedkeel.engine.exchange import Answers, Call, Model, Question
@@ -16,6 +16,7 @@ from fedkeel.engine.executors import Executor, Job
 from fedkeel.engine.randomness import Moment, Purpose, part_seeds
 from fedkeel.engine.samples import Samples, Scored, aligned
 from fedkeel.learning.task import Score, Seeds
+from fedkeel.state.rows import Rows
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.contract import Algorithm, Problem
-from fedkeel.algorithms.state import Rows, State
+from fedkeel.algorithms.state import State
 from fedkeel.engine.exchange import About, Answers, Model, Question, Respondents
 from fedkeel.engine.randomness import Purpose, part_seeds
 from fedkeel.engine.samples import asked_of
@@ -22,6 +22,7 @@ from fedkeel.engine.settings import Training
 from fedkeel.engine.soundness import representable
 from fedkeel.learning.task import Score, Task
 from fedkeel.notices import notice
+from fedkeel.state.rows import Rows
 
 
 @dataclass(frozen=True)

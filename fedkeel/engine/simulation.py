@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from fedkeel.algorithms.contract import Algorithm, Problem
-from fedkeel.algorithms.state import Rows
 from fedkeel.data.dataset import Federation
 from fedkeel.engine.client import Equipment
 from fedkeel.engine.exchange import Respondents
@@ -23,6 +22,7 @@ from fedkeel.engine.server import Server
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.errors import check_seed
 from fedkeel.learning.task import Task
+from fedkeel.state.rows import Rows
 
 
 class Simulation(Rounds):

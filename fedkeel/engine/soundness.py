@@ -9,10 +9,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.state import Rows, State
+from fedkeel.algorithms.state import State
 from fedkeel.engine.exchange import Fault, Outcome
 from fedkeel.engine.settings import Faults
 from fedkeel.errors import DivergedError
+from fedkeel.state.rows import Rows
 
 
 def examine(

@@ -25,11 +25,12 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.contract import Clients, Round
-from fedkeel.algorithms.state import PerClient, Rows, State
+from fedkeel.algorithms.state import PerClient, State
 from fedkeel.engine.exchange import Call, Outcome, Question
 from fedkeel.engine.randomness import Purpose
 from fedkeel.errors import FedkeelError
 from fedkeel.learning.task import Score
+from fedkeel.state.rows import Rows
 
 MAGIC = b"FKW1"
 LARGEST = 1 << 30

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from fedkeel.algorithms.state import Rows
 from fedkeel.engine.rounds import Rounds, RunState
 from fedkeel.errors import DataError
 from fedkeel.runs.history import History
+from fedkeel.state.rows import Rows
 
 
 def check_fits(simulation: Rounds, state: RunState, history: History, whose: str) -> None:

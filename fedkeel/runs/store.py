@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.state import Rows, State, keep_row
+from fedkeel.algorithms.state import State
 from fedkeel.engine.noted import Noted
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.server import RoundRecord
@@ -42,6 +42,7 @@ from fedkeel.runs.digests import DamagedError, Sum
 from fedkeel.runs.encoding import GONE, ROWS, Encoded, decode, encode, marker
 from fedkeel.runs.history import History, Measured, RoundSummary
 from fedkeel.runs.writeback import WriteBack
+from fedkeel.state.rows import Rows, keep_row
 
 NO_CLIENT = -1
 MOST_CLIENTS = 1 << 30

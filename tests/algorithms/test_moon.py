@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedkeel.algorithms.registry import make_algorithm
-from fedkeel.algorithms.state import Rows, State
+from fedkeel.algorithms.state import State
 from fedkeel.check import rounds, tiny_federation, tiny_simulation
 from fedkeel.data import from_clients
 from fedkeel.engine.settings import Training
@@ -19,6 +19,7 @@ from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import ModelError
 from fedkeel.learning.staged import Staged
 from fedkeel.learning.task import Task
+from fedkeel.state.rows import Rows
 
 
 def one_sample(**params: float) -> Simulation:

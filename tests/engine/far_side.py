@@ -18,7 +18,6 @@ import torch
 
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import ALGORITHMS, make_algorithm
-from fedkeel.algorithms.state import Rows
 from fedkeel.check import rounds, tiny_simulation, tiny_task
 from fedkeel.engine.description import Description
 from fedkeel.engine.exchange import Question
@@ -32,6 +31,7 @@ from fedkeel.engine.site import BUFFERS, Site, own_data
 from fedkeel.engine.site_memory import SiteMemory
 from fedkeel.engine.sites import SiteRounds, Sites
 from fedkeel.engine.wire import request_from_bytes
+from fedkeel.state.rows import Rows
 
 RUN = "far side"
 SIZES = (12, 7, 20, 10, 16)

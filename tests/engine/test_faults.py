@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedkeel.algorithms.contract import Algorithm, Clients, Message, Problem, Round
 from fedkeel.algorithms.registry import ALGORITHMS, make_algorithm
-from fedkeel.algorithms.state import Rows, State
+from fedkeel.algorithms.state import State
 from fedkeel.check import rounds, tiny_simulation
 from fedkeel.engine.exchange import Fault
 from fedkeel.engine.faults import counted, fate, plan_round, shortened
@@ -22,6 +22,7 @@ from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import InputError
 from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import Store
+from fedkeel.state.rows import Rows
 from tests.algorithms.quadratic import Attendance
 
 SIZES = (12, 7, 20, 10, 16)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedkeel.algorithms.contract import Problem, Round, Uploads
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.registry import make_algorithm
-from fedkeel.algorithms.state import Rows, State
+from fedkeel.algorithms.state import State
 from fedkeel.api import train
 from fedkeel.check import rounds, tiny_simulation
 from fedkeel.data import load
@@ -24,6 +24,7 @@ from fedkeel.engine.soundness import is_finite
 from fedkeel.errors import DivergedError
 from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import Store
+from fedkeel.state.rows import Rows
 from tests.algorithms import quadratic
 from tests.engine.test_faults import MANY, assert_same_bits, attended, made, played, with_norm
 

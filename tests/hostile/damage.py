@@ -24,7 +24,6 @@ import numpy as np
 import torch
 
 from fedkeel import api, config
-from fedkeel.algorithms.state import Rows
 from fedkeel.data import Federation, from_clients
 from fedkeel.engine.rounds import RunState
 from fedkeel.errors import FedkeelError
@@ -35,6 +34,7 @@ from fedkeel.runs.history import History
 from fedkeel.runs.runner import Progress
 from fedkeel.runs.store import FILE, Store
 from fedkeel.runs.verify import verify
+from fedkeel.state.rows import Rows
 
 LOG = f"{FILE}-wal"
 ROUNDS, CUT, KEEP, LONGER = 6, 5, 2, 7

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from fedkeel.algorithms.registry import ALGORITHMS, make_algorithm
-from fedkeel.algorithms.state import Rows
 from fedkeel.check import tiny_simulation
 from fedkeel.engine.pool import Pool
 from fedkeel.engine.rounds import RunState
@@ -18,6 +17,7 @@ from fedkeel.runs.fit import check_fits
 from fedkeel.runs.history import History
 from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import FILE, Store
+from fedkeel.state.rows import Rows
 
 ROUNDS = 4
 EVALUATION = Evaluation(train=True, clients=True, initial=True)

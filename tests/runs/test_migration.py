@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from fedkeel.algorithms.registry import make_algorithm
-from fedkeel.algorithms.state import Rows
 from fedkeel.check import rounds, tiny_simulation
 from fedkeel.engine.rounds import RunState
 from fedkeel.errors import DataError
@@ -20,6 +19,7 @@ from fedkeel.runs.digests import Sum
 from fedkeel.runs.history import Measured, RoundSummary
 from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import FILE, Store
+from fedkeel.state.rows import Rows
 
 SCHEMA_1 = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);

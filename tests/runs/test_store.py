@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fedkeel.algorithms.registry import make_algorithm
-from fedkeel.algorithms.state import Rows
 from fedkeel.check import rounds, tiny_simulation
 from fedkeel.errors import DataError
 from fedkeel.runs.runner import Evaluation, Progress, execute
 from fedkeel.runs.store import FILE, Store, StoreError, holds_run
+from fedkeel.state.rows import Rows
 
 
 def test_history_is_readable_with_plain_sqlite(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from fedkeel.algorithms.registry import make_algorithm
-from fedkeel.algorithms.state import Rows, State
+from fedkeel.algorithms.state import State
 from fedkeel.engine.rounds import RunState
+from fedkeel.state.rows import Rows
 from tests.replay.run import Replay, Setup
 from tests.replay.setups.common import keep, work
 from tests.replay.trace import Trace, Vectors

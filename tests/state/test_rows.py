@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedkeel.algorithms import row_memory
-from fedkeel.algorithms.row_memory import RowMemory, current_memory, remember_within
-from fedkeel.algorithms.state import Rows
+from fedkeel.state import row_memory
+from fedkeel.state.row_memory import RowMemory, current_memory, remember_within
+from fedkeel.state.rows import Rows
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_memory_goes_back_with_the_last_row() -> None:
 
 def test_rows_of_many_segments_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of 24 bytes in slots of 64, three to a segment: the seventh opens the third segment."""
-    monkeypatch.setattr("fedkeel.algorithms.row_memory.SEGMENT", 200)
+    monkeypatch.setattr("fedkeel.state.row_memory.SEGMENT", 200)
     memory = RowMemory(1000)
     rows = [memory.keep(torch.full((3,), float(k), dtype=torch.float64)) for k in range(7)]
     assert [row.tolist() for row in rows] == [[k] * 3 for k in range(7)]
@@ -109,7 +109,7 @@ def test_rows_of_many_segments_stay_apart(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_row_larger_than_a_segment(tight: RowMemory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkeel.algorithms.row_memory.SEGMENT", 64)
+    monkeypatch.setattr("fedkeel.state.row_memory.SEGMENT", 64)
     rows = torch.randn(3, 100)
     assert torch.equal(Rows().put(range(3), rows).take(range(3), rows[0]), rows)
 
@@ -121,8 +121,8 @@ def test_rows_on_a_full_disk_are_refused(tmp_path: Path) -> None:
     """
     code = f"""
 import resource, torch
-from fedkeel.algorithms.row_memory import RowSpaceError, remember_within
-from fedkeel.algorithms.state import Rows
+from fedkeel.state.row_memory import RowSpaceError, remember_within
+from fedkeel.state.rows import Rows
 resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, resource.RLIM_INFINITY))
 with remember_within(0, {str(tmp_path)!r}):
     table = Rows()
