@@ -17,7 +17,7 @@ from fedkeel.algorithms.registry import as_algorithm
 from fedkeel.algorithms.validate import checked
 from fedkeel.calls import call_of
 from fedkeel.data import Federation
-from fedkeel.effects import check_batches
+from fedkeel.effects import check_batches, check_effects
 from fedkeel.engine import devices
 from fedkeel.engine.choice import make_executor
 from fedkeel.engine.rounds import RunState
@@ -164,6 +164,7 @@ def train(
         )
     place = devices.find(device, "device")
     made = make_executor(executor, workers, place, "")
+    check_effects(type(chosen), settings, faults, executor, workers, lambda name: name.rpartition(".")[2])
     how = checked(
         "", config.RunConfig, {"executor": executor, "workers": workers, "threads": threads, "device": str(place)}
     )
@@ -235,6 +236,7 @@ def run(
 
     A run keeps digests of its data, given as ``federation`` or named by the experiment, and goes on with no others. A
     fork has other data only if the experiment names others than the old run's, or with ``Fork(…, other_data=True)``.
+    With ``federation`` nothing that the experiment says of data and partition is used, or kept as if it had been.
     """
     hint = "fedkeel.config.read(path) gives the experiments of a file."
     experiment = arguments.instance("experiment", experiment, config.Experiment, "an Experiment", hint)
@@ -252,5 +254,6 @@ def run(
         simulation = build.make_simulation(experiment, data_dir, federation, allow_plugins)
         if built is not None:
             built(simulation)
-        end = session.conduct(experiment, simulation, directory, listeners, resume, fork)
+        settled = experiment if federation is None else experiment.of_given_data()
+        end = session.conduct(settled, simulation, directory, listeners, resume, fork)
     return Run(experiment.label, simulation, end.state, end.history, directory, end.why)

@@ -87,7 +87,7 @@ def make_simulation(
     task = make_task(experiment.model.name, federation.dataset, model_seed, dtype, device=device)
     task.metrics = as_metrics(experiment.evaluation.metrics)
     kind = algorithm_class(experiment.algorithm.name, allow_plugins)
-    check_effects(experiment, kind)
+    check_effects(kind, experiment.training, experiment.faults, experiment.run.executor, experiment.run.workers)
     algorithm = kind(**experiment.algorithm_params())
     executor = make_executor(experiment.run.executor, experiment.run.workers, device)
     return Simulation(

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from fedkeel.calls import Call
 from fedkeel.config import Experiment
-from fedkeel.data.sources import SOURCES, brings_clients, is_path
+from fedkeel.data.sources import GIVEN, SOURCES, brings_clients, is_path
 from fedkeel.errors import DataError, InputError
 
 SAME_BITS = ("serial", "pool")
@@ -81,6 +81,8 @@ def changes(was: Settled, asked: Settled) -> list[Change]:
         brings_clients(str(one["data"]["name"])) for one in (before, now) if "data" in one
     ):  # then no rule has, or had, a say
         before.pop("partition"), now.pop("partition")
+    if any(one["data"]["name"] == GIVEN for one in (before, now) if "data" in one):  # of which no field tells anything
+        before["data"], now["data"] = ({"name": one["data"]["name"]} for one in (before, now))
     before, now = _flat(before), _flat(now)
     return [Change(f, before.get(f), now.get(f)) for f in before | now if before.get(f) != now.get(f)]
 
@@ -102,6 +104,8 @@ def allowed(was: Settled, asked: Settled, done: int, directory: Path) -> list[Ch
 
 def asks_for_other_data(was: Experiment, asked: Experiment) -> bool:
     """Whether a configuration names other data than another one, or deals them otherwise."""
+    if asked.data.name == GIVEN:  # no name asks for anything then
+        return False
     fields = [change.field for change in changes(was, asked)]
     return any(field == "seed" or field.startswith(("data.", "partition.")) for field in fields)
 
@@ -112,6 +116,11 @@ def check_shadow(was: Experiment, asked: Experiment, directory: Path, known: boo
     ``known`` says that the run has digests of its data, which decide the question.
     """
     name = asked.data.name
+    if not known and name == GIVEN != was.data.name:
+        raise InputError(
+            f"the run in {directory} was begun with the data {was.data.name!r} by a version that kept no digests of "
+            "them: whether those given now are the same cannot be told; go on without federation=."
+        )
     if not known and was.data.name == name and name in SOURCES and Path(name).is_dir():
         raise InputError(
             f"the run in {directory} was begun by a version that took the folder ./{name} for the built-in data set "
@@ -131,8 +140,8 @@ def _is_free(change: Change, was: Settled, asked: Settled, done: int) -> bool:
     if change.field == "training.rounds":
         # A cosine over more rounds would have been another one from the start.
         return asked.training.rounds >= done and asked.training.lr_schedule != "cosine"
-    if change.field == "data.name":
-        return _same_folder(change)
+    if change.field == "data.name":  # data that are given now are compared themselves
+        return _same_folder(change) or change.asked == GIVEN
     if change.field == "run.executor":
         return {was.run.executor, asked.run.executor} <= set(SAME_BITS) and was.run.threads == asked.run.threads == 1
     if change.field == "run.workers":  # which decides how many clients are computed together, where they are

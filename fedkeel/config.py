@@ -18,7 +18,7 @@ from fedkeel import sweeps
 from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.algorithms.validate import Settings, checked, sentence
 from fedkeel.data.partitions import RULES
-from fedkeel.data.sources import brings_clients
+from fedkeel.data.sources import GIVEN, brings_clients
 from fedkeel.effects import check_data, check_effects
 from fedkeel.engine.choice import MOST_WORKERS, NAMES
 from fedkeel.engine.faults import check_needs
@@ -127,6 +127,10 @@ class Experiment(Settings):
         ):
             raise ValueError("must be a name for a folder: printable, without '/' and not beginning with '.'")
         return name
+
+    def of_given_data(self) -> Experiment:
+        """The same of data that were given as an object: it claims nothing of them, nor of how they were dealt."""
+        return self.model_copy(update={"data": DataConfig(name=GIVEN), "partition": PartitionConfig()})
 
     def algorithm_params(self) -> dict[str, Any]:
         """The parameters given for the algorithm."""
@@ -377,7 +381,8 @@ def _validated(table: dict[str, Any], origin: _Origin, allow_plugins: bool) -> E
         check_needs(algorithm, experiment.faults)
         _check_names(experiment)
         check_data(experiment)
-        check_effects(experiment, algorithm)
+        run = experiment.run
+        check_effects(algorithm, experiment.training, experiment.faults, run.executor, run.workers)
     except ValidationError as error:
         path = [str(part) for part in error.errors()[0]["loc"]]
         complaint = sentence("experiment", Experiment, error)

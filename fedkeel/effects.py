@@ -5,6 +5,7 @@ Only values that differ from the default count. A run's own configuration names 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fedkeel.algorithms.contract import Algorithm
@@ -18,19 +19,39 @@ if TYPE_CHECKING:
     from fedkeel.config import Experiment
 
 
-def check_effects(experiment: Experiment, algorithm: type[Algorithm]) -> None:
-    """Refuse settings of an experiment that have no effect with its algorithm, faults and executor."""
-    own, asked = algorithm.buffers, experiment.training.buffers
+def check_effects(
+    algorithm: type[Algorithm],
+    training: Training,
+    faults: Faults,
+    executor: str,
+    workers: int | None,
+    called: Callable[[str], str] = str,
+) -> None:
+    """Refuse settings that have no effect with an algorithm, faults and executor.
+
+    ``called`` gives the name of a field of an experiment as the caller knows it.
+    """
+    own, asked = algorithm.buffers, training.buffers
     if own is not None and asked not in (own, Training.model_fields["buffers"].default):
         hint = f"{algorithm.title} decides this itself; leave it out."
-        raise invalid("training.buffers", f"{own!r} with {experiment.algorithm.name}", asked, hint)
-    faults, usual = experiment.faults, Faults.model_fields["straggler_share"].default
+        raise invalid(called("training.buffers"), f"{own!r} with {algorithm.name}", asked, hint)
+    usual = Faults.model_fields["straggler_share"].default
     if not faults.stragglers and faults.straggler_share != usual:
         hint = "Without stragglers it has no effect: give faults.stragglers, or leave it out."
         raise invalid("faults.straggler_share", "absent", list(faults.straggler_share), hint)
-    workers = experiment.run.workers
-    if experiment.run.executor == "serial" and (workers or 1) > 1:
-        raise invalid("run.workers", "1 or absent with run.executor = 'serial'", workers, "Take 'pool' for several.")
+    if executor == "serial" and (workers or 1) > 1:
+        allowed = f"1 or absent with {called('run.executor')} = 'serial'"
+        raise invalid(called("run.workers"), allowed, workers, "Take 'pool' for several.")
+
+
+def not_heard(algorithm: type[Algorithm], training: Training) -> list[str]:
+    """What to tell about settings that an algorithm has no use for, but that others beside it in a sweep have."""
+    given = {name: getattr(training, name) for name in ("epochs", "steps")}
+    return [
+        f"training.{name} = {value} has no effect: {algorithm.title} says itself how many steps each client takes"
+        for name, value in given.items()
+        if algorithm.sets_steps and value is not None
+    ]
 
 
 def check_data(experiment: Experiment) -> None:

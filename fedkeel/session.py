@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from fedkeel import __version__, calls, changes, config
 from fedkeel.calls import Call
 from fedkeel.config import Experiment
+from fedkeel.effects import not_heard
 from fedkeel.engine.choice import Auto
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.simulation import Simulation
@@ -30,7 +31,7 @@ from fedkeel.runs.fork import Fork
 from fedkeel.runs.history import History
 from fedkeel.runs.lock import RunLock
 from fedkeel.runs.runner import Enough, Progress, Watcher, execute, reached
-from fedkeel.runs.store import Store, StoreError, holds_run
+from fedkeel.runs.store import Beginning, Store, StoreError, holds_run
 from fedkeel.state.row_memory import remember_within
 
 Why = Literal["finished", "until", "stopped"]
@@ -86,6 +87,8 @@ def conduct(
 def _tell(simulation: Simulation) -> None:
     for found in simulation.task.notices:
         notice("model", found)
+    for found in not_heard(type(simulation.algorithm), simulation.training):
+        notice("settings", found)
 
 
 @dataclass(frozen=True)
@@ -194,11 +197,14 @@ def _text(settled: Experiment | Call) -> str:
 
 
 def _started(settled: Experiment | Call, directory: Path, simulation: Simulation, fork: Fork | None) -> _Session:
-    configuration, version = _text(settled), f"fedkeel {__version__}"
+    first = Beginning(
+        _text(settled),
+        f"fedkeel {__version__}",
+        {same_data.KEY: same_data.text_of(simulation.federation), same_model.KEY: same_model.text_of(simulation)},
+    )
     if fork is None:
-        run_directory.describe(directory, configuration)
-        store = _recorded(Store.create(directory, configuration, text=version), simulation, None)
-        return _Session(settled, simulation, store, None, None)
+        run_directory.describe(directory, first.configuration)
+        return _Session(settled, simulation, Store.create(directory, first), None, None)
     with closing(Store.reading(fork.directory)) as source:
         state, history = fork.read(source, simulation)
         asked = fork.other_data
@@ -206,22 +212,9 @@ def _started(settled: Experiment | Call, directory: Path, simulation: Simulation
             before = changes.stored(source.configuration(), fork.directory)
             asked = asked or changes.asks_for_other_data(before, settled)
         other = same_data.check_forked(source, simulation.federation, asked)
-        run_directory.describe(directory, configuration)
-        store = _recorded(Store.create(directory, configuration, (source, state), version), simulation, other)
+        run_directory.describe(directory, first.configuration)
+        store = Store.create(directory, replace(first, changed=other), (source, state))
         return _Session(settled, simulation, store, state, history)
-
-
-def _recorded(store: Store, simulation: Simulation, other: str | None) -> Store:
-    """Keep in a new store what data and model are, and say in its diary where the data are other than its parent's."""
-    try:
-        same_data.record(store, simulation.federation)
-        same_model.record(store, simulation)
-        if other is not None:
-            store.event("changed", other)
-    except FedkeelError:
-        store.close()
-        raise
-    return store
 
 
 def _resumed(settled: Experiment | Call, directory: Path, simulation: Simulation) -> _Session:

@@ -294,6 +294,8 @@ class Algorithm(AdvancedHooks):
     """What the method cannot do without: ``full`` participation, ``equal_steps``, ``one_client``."""
     any_optimiser: ClassVar[bool] = False
     """Whether clients may train with Adam: the method takes their models as they are, and reads nothing off steps."""
+    sets_steps: ClassVar[bool] = False
+    """Whether ``local_steps`` always says how many steps clients take; ``training.epochs`` and ``steps`` are unused."""
     observes: ClassVar[bool] = False
     """Whether ``observe`` is to be called before every round with the score of the model that the round starts from."""
     unknown: ClassVar[frozenset[str]] = frozenset()

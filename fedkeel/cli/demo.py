@@ -65,7 +65,7 @@ def run_demo(out: Path, rounds: int, seed: int, quiet: bool) -> None:
             say("")
             headline(identity(build.make_simulation(experiment, federation=federation)))
         with life:
-            run = api.run(experiment, out / experiment.algorithm.name, federation=federation, watch=life)
+            run = api.run(experiment, out / experiment.algorithm.name, watch=life)
         histories[title] = run.history
     picture = _draw(histories, out, federation.N, rounds, seed)
     console.print()

@@ -13,10 +13,10 @@ KEY = "data"
 """Name of the digests among the store's texts."""
 
 
-def record(store: Store, federation: Federation) -> None:
-    """Keep what the run's data are: their names for people, their digests for comparison."""
+def text_of(federation: Federation) -> str:
+    """What a run keeps of its data: their names for people, their digests for comparison."""
     found = {"name": federation.dataset.name, "clients": federation.N, "digests": digests(federation)}
-    store.put_meta(KEY, json.dumps(found, ensure_ascii=False))
+    return json.dumps(found, ensure_ascii=False)
 
 
 def recorded(store: Store) -> dict[str, str] | None:
@@ -37,7 +37,7 @@ def check_resumed(store: Store, federation: Federation) -> None:
     """Refuse to go on with other data; a run that has no record of its data gets one now, and its diary says so."""
     before = recorded(store)
     if before is None:
-        record(store, federation)
+        store.put_meta(KEY, text_of(federation))
         if store.rounds_done():
             store.event("data", "digests recorded now; none were kept with the rounds so far")
         return

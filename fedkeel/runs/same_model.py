@@ -56,16 +56,16 @@ class ModelRecord(BaseModel):
     """Of the mean loss on these samples in training mode: its norm for each parameter; empty if it has none there."""
 
 
-def record(store: Store, simulation: Simulation) -> None:
-    """Keep what the run's model is."""
-    store.put_meta(KEY, of(simulation).model_dump_json())
+def text_of(simulation: Simulation) -> str:
+    """What a run keeps of its model."""
+    return of(simulation).model_dump_json()
 
 
 def check_resumed(store: Store, simulation: Simulation) -> None:
     """Refuse to go on with another model; a run that has no record of its model gets one now."""
     text = store.meta(KEY)
     if text is None:
-        record(store, simulation)
+        store.put_meta(KEY, text_of(simulation))
         return
     try:
         before = ModelRecord.model_validate_json(text)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,19 @@ class Event:
     text: str
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """What a run's store holds from the start, or else there is no store."""
+
+    configuration: str = ""
+    text: str = ""
+    """Of its first event."""
+    records: Mapping[str, str] = field(default_factory=dict)
+    """Texts by which a later resume knows data and model again."""
+    changed: str | None = None
+    """In what a fork differs from its parent beside its settings."""
+
+
 class Store:
     """The database of one run."""
 
@@ -76,13 +89,16 @@ class Store:
 
     @classmethod
     def create(
-        cls, directory: Path, configuration: str = "", origin: tuple[Store, RunState] | None = None, text: str = ""
+        cls,
+        directory: Path,
+        beginning: Beginning | str = "",
+        origin: tuple[Store, RunState] | None = None,
     ) -> Store:
-        """A new store, in one transaction with the configuration that the run is started with.
+        """A new store, in one transaction with what the run is started with (a text is its configuration).
 
         ``origin`` makes it begin as a copy of another run: the history of that store up to the state, and the state.
         """
-        path = directory / FILE
+        path, first = directory / FILE, Beginning(beginning) if isinstance(beginning, str) else beginning
         try:
             with readable(path, but=sqlite3.OperationalError), closed_on_error(connect(path)) as connection:
                 store = cls(directory, connection)
@@ -93,10 +109,13 @@ class Store:
                     schema.create(connection)
                     ledger.Seal().write(connection)
                     ledger.put_meta(connection, "schema", str(schema.SCHEMA))
-                    ledger.put_meta(connection, "configuration", configuration)
-                    ledger.add_event(connection, "started", 0, text)
+                    for key, value in {"configuration": first.configuration, **first.records}.items():
+                        ledger.put_meta(connection, key, value)
+                    ledger.add_event(connection, "started", 0, first.text)
                     if origin is not None:
                         store._copy(*origin)
+                    if first.changed is not None:
+                        ledger.add_event(connection, "changed", store._last(), first.changed)
         except sqlite3.OperationalError as error:
             raise StoreError(f"{path} cannot be made: {error}; make room there, or choose another folder.") from None
         return store

@@ -21,6 +21,7 @@ from fedkeel.check import CLASSES, FEATURES, tiny_federation
 from fedkeel.engine.grouping import can_stack
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import Simulation
+from fedkeel.engine.threads import torch_threads
 from fedkeel.learning import models
 from fedkeel.learning.drawing import draws_nothing, keyed, put_aside
 from fedkeel.learning.losses import Loss, cross_entropy
@@ -231,9 +232,9 @@ def test_an_algorithm_may_draw(algorithm: type[FedAvg], federation: fk.data.Fede
     found = shared_generators()
     expected = trained(federation, module, algorithm=algorithm())
     assert shared_generators() == found
-    for executor in ("serial", "pool"):
+    for executor, workers in (("serial", 1), ("pool", 2)):
         torch.rand(1), np.random.rand(1), random.random()
-        assert trained(federation, module, algorithm=algorithm(), executor=executor, workers=2) == expected
+        assert trained(federation, module, algorithm=algorithm(), executor=executor, workers=workers) == expected
     together = [
         trained(federation, module, algorithm=algorithm(), executor="stacked", workers=1, dtype="float64")
         for _ in range(2)
@@ -248,8 +249,8 @@ def test_a_loss_may_draw(federation: fk.data.Federation) -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, CLASSES))
     expected = trained(federation, module, loss=NOISY_LOSS)
     torch.rand(1)
-    for executor in ("serial", "pool", "stacked"):
-        assert trained(federation, module, loss=NOISY_LOSS, executor=executor, workers=2) == expected
+    for executor, workers in (("serial", 1), ("pool", 2), ("stacked", 2)):
+        assert trained(federation, module, loss=NOISY_LOSS, executor=executor, workers=workers) == expected
 
 
 @pytest.mark.parametrize("kind", DRAWING)
@@ -344,12 +345,13 @@ def together(works: list[Callable[[], Any]]) -> list[Any]:
 def test_runs_in_threads_are_the_runs_alone(executor: str, federation: fk.data.Federation) -> None:
     """Models that draw, models that do not, and clients' rows, at the same time: the bits of each alone."""
     kinds = ["F.dropout", "noise of NumPy"]
+    how = {"executor": executor, "workers": 1 if executor == "serial" else 2}
 
     def work(number: int) -> Callable[[], Any]:
         if number % 3 == 2:
-            return lambda: trained(federation, "2nn", algorithm="scaffold", executor=executor, workers=2, seed=number)  # type: ignore[arg-type]
+            return lambda: trained(federation, "2nn", algorithm="scaffold", seed=number, **how)  # type: ignore[arg-type]
         module = made(kinds[number % 3])
-        return lambda: trained(federation, module, algorithm="feddyn", executor=executor, workers=2, seed=number)
+        return lambda: trained(federation, module, algorithm="feddyn", seed=number, **how)
 
     works = [work(number) for number in range(6)]
     threads, found = torch.get_num_threads(), shared_generators()
@@ -380,3 +382,41 @@ def test_threads_of_torch_are_not_changed_under_a_run(federation: fk.data.Federa
     assert torch.get_num_threads() == before
     fk.train("fedavg", data=federation, rounds=1, executor="serial", threads=2)
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("first", ["main", "other"])
+def test_a_run_that_ends_first_leaves_its_thread_as_it_was(first: str) -> None:
+    """Whichever ends first: the main thread, one that began beside it, and new ones have the number from before."""
+    before = torch.get_num_threads()
+    began, end, found = threading.Event(), threading.Event(), []
+
+    def other() -> None:
+        with torch_threads(1):
+            began.set()
+            end.wait(timeout=60)
+            assert torch.get_num_threads() == 1
+        found.append(torch.get_num_threads())
+
+    torch.set_num_threads(3)
+    thread = threading.Thread(target=other)
+    try:
+        with torch_threads(1):
+            thread.start()
+            began.wait(timeout=60)
+            if first == "other":
+                end.set()
+                thread.join(timeout=60)
+            with torch_threads(1):
+                pass
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+        end.set()
+        thread.join(timeout=60)
+        new = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+        new.start()
+        new.join(timeout=60)
+        assert found == [3, 3]
+        assert torch.get_num_threads() == 3
+    finally:
+        end.set()
+        torch.set_num_threads(before)

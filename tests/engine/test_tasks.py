@@ -203,7 +203,7 @@ def test_metrics_are_those_of_all_samples_together(executor: str) -> None:
         rounds=2,
         steps=2,
         executor=executor,
-        workers=2,
+        workers=1 if executor == "serial" else 2,
     )
     model = nn.Linear(3, 1)
     model.load_state_dict(run.state_dict())

@@ -13,6 +13,7 @@ import pytest
 from fedkeel import api, config
 from fedkeel.data import Federation, Split, Transform, from_clients
 from fedkeel.data.digest import WHAT, differences, digests
+from fedkeel.engine.settings import Training
 from fedkeel.errors import DataError, FedkeelError, InputError
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.store import FILE, Store
@@ -205,3 +206,54 @@ def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
         store.close()
         with pytest.raises(DataError):
             api.run(experiment(sites, 3), tmp_path / "r", resume=True)
+
+
+def test_the_configuration_claims_no_data_that_were_not_used(tmp_path: Path) -> None:
+    """Neither in the store nor beside it, where ``fedkeel run`` would train on something else in silence."""
+    asked = config.expand({"partition": {"clients": 7, "alpha": 0.1}, "model": {"name": "logistic"}}, [])[0]
+    asked = asked.model_copy(update={"training": Training(rounds=1, batch_size=4)})
+    mine = small()
+    done = api.run(asked, tmp_path / "r", federation=mine)
+    assert done.label == asked.label
+    text = (tmp_path / "r" / "experiment.toml").read_text()
+    assert "mnist5k" not in text
+    assert "partition" not in text
+    with pytest.raises(InputError, match="the data of this run were given in Python"):
+        config.read(tmp_path / "r" / "experiment.toml")
+    with pytest.raises(InputError, match=r"data\.name was 'given', asked 'mnist5k'"):
+        api.run(asked, tmp_path / "r", resume=True)
+    longer = asked.model_copy(update={"training": Training(rounds=2, batch_size=4)})
+    assert len(api.run(longer, tmp_path / "r", federation=mine, resume=True).history.rounds) == 2
+
+
+def test_a_run_that_claimed_other_data_goes_on_with_those_that_it_had(tmp_path: Path) -> None:
+    """Earlier versions kept what the experiment said of data; the digests tell what they really were."""
+    mine, claimed = small(), experiment("./sites", 1)
+    api.run(claimed, tmp_path / "r", federation=mine)
+    with closing(Store.open(tmp_path / "r")) as store:
+        store.put_meta("configuration", config.dump(claimed))
+    api.run(experiment("./sites", 2), tmp_path / "r", federation=mine, resume=True)
+    assert ("changed", "data.name was './sites', asked 'given'") in events(tmp_path / "r")
+    other = replace(mine, clients=mine.clients[::-1])
+    with pytest.raises(DataError, match="although its settings ask for the same data"):
+        api.run(experiment("./others", 3), tmp_path / "f", federation=other, fork=Fork(tmp_path / "r"))
+
+
+@pytest.mark.parametrize("step", ["put_meta", "commit"])
+def test_a_start_that_is_cut_off_leaves_digests_or_no_run(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is written after the store was made: a later start compares its data and its model."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            api.run(experiment("./sites", 2), tmp_path / "r", federation=small())
+    other = replace(small(), clients=small().clients[::-1])
+    with pytest.raises(DataError, match="not those that it began with"):
+        api.run(experiment("./sites", 2), tmp_path / "r", federation=other, resume=True)
+    with closing(Store.reading(tmp_path / "r")) as store:
+        assert store.meta("model") is not None

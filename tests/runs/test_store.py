@@ -10,7 +10,7 @@ from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.check import rounds, tiny_simulation
 from fedkeel.errors import DataError
 from fedkeel.runs.runner import Evaluation, Progress, execute
-from fedkeel.runs.store import FILE, Store, StoreError, holds_run
+from fedkeel.runs.store import FILE, Beginning, Store, StoreError, holds_run
 from fedkeel.state.rows import Rows
 
 
@@ -158,7 +158,7 @@ def test_a_failed_commit_leaves_the_round_before(tmp_path: Path) -> None:
 
 
 def test_events_say_when_and_what(tmp_path: Path) -> None:
-    store = Store.create(tmp_path, text="fedkeel 0")
+    store = Store.create(tmp_path, Beginning(text="fedkeel 0"))
     execute(tiny_simulation(make_algorithm("fedavg"), rounds=2), Evaluation(), store)
     store.event("stopped", "by hand")
     store.close()

@@ -45,10 +45,19 @@ def brings_clients(name: str) -> bool:
     return name not in SOURCES or bool(SOURCES[name].params)
 
 
+GIVEN = "given"
+"""In place of a name in the configuration of a run whose data were given to ``fedkeel.run`` as an object."""
+
+
 def check_name(name: str) -> None:
     """Refuse a name that is neither a built-in set's nor a path."""
     if is_path(name) or name in SOURCES:
         return
+    if name == GIVEN:
+        raise InputError(
+            f"data.name is {GIVEN!r}: the data of this run were given in Python, and no file says where they are; go "
+            "on there with fedkeel.run(…, federation=…, resume=True), or name a data set."
+        )
     raise unknown("data set", name, sorted(SOURCES), f"The folder is written ./{name}." if os.path.isdir(name) else "")
 
 
