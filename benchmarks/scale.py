@@ -25,7 +25,6 @@ PICTURE = ROOT / "docs" / "pictures" / "scale.png"
 SMALLEST = 100
 INPUTS, CLASSES, SAMPLES, COHORT, TEST = 20, 5, 4, 10, 1000
 BATCH, EPOCHS = 2, 5
-INK, FAINT = "#1f2933", "#8a94a0"
 
 
 def measure(clients: int, rounds: int, executor: str) -> dict[str, Any]:
@@ -81,6 +80,8 @@ def chart(rows: list[dict[str, Any]]) -> Any:
     """Two panels over the number of clients: milliseconds a round, and memory."""
     import altair as alt
 
+    from fedkeel import theme
+
     sizes = alt.Axis(values=[row["clients"] for row in rows], format="~s")
     clients = alt.X("clients:Q", title="registered clients", scale=alt.Scale(type="log", nice=False), axis=sizes)
 
@@ -90,22 +91,9 @@ def chart(rows: list[dict[str, Any]]) -> Any:
         base = alt.Chart(alt.InlineData(values=points)).encode(x=clients, y=y)
         return (base.mark_line(strokeWidth=2) + base.mark_circle(size=50)).properties(width=340, height=260)
 
-    heading = alt.TitleParams(
-        "What registered clients cost",
-        subtitle=f"SCAFFOLD, {COHORT} clients a round, {SAMPLES} samples each; one process per size",
-        anchor="start",
-        fontSize=16,
-        color=INK,
-        subtitleColor=FAINT,
-        subtitlePadding=5,
-        offset=14,
-    )
-    return (
-        alt.hconcat(panel("seconds_per_round", "ms a round"), panel("peak_mb", "peak memory, MB"))
-        .properties(title=heading, padding=18, background="white")
-        .configure_view(stroke=None)
-        .configure_axis(labelColor=INK, titleColor=FAINT, titleFontWeight="normal", gridColor="#eef1f4", domain=False)
-    )
+    both = alt.hconcat(panel("seconds_per_round", "ms a round"), panel("peak_mb", "peak memory, MB"))
+    subtitle = f"SCAFFOLD, {COHORT} clients a round, {SAMPLES} samples each; one process per size"
+    return theme.styled(both, theme.heading("What registered clients cost", subtitle), domain=False)
 
 
 def main() -> None:

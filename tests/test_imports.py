@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
 """What each part may import, itself aside."""
 ABOVE = {"cli"}
 """Parts that may import everything, as the modules beside the parts do."""
-EVERYWHERE = {"arguments", "errors", "notices", "system", "__version__"}
+EVERYWHERE = {"arguments", "errors", "notices", "system", "theme", "__version__"}
 
 
 def code_of(part: str) -> list[Path]:

@@ -6,9 +6,10 @@ fed = fedkeel.data.load("mnist5k").partition("dirichlet", clients=100, alpha=0.3
 from fedkeel.data.dataset import Dataset, Federation, Split
 from fedkeel.data.own import from_arrays, from_clients, from_flwr, from_hf, from_npz_folder, from_torch
 from fedkeel.data.partitions import rules
-from fedkeel.data.preview import preview_chart, save_chart
+from fedkeel.data.preview import preview_chart
 from fedkeel.data.sources import load, sources
 from fedkeel.data.transform import Transform
+from fedkeel.theme import save_chart
 
 __all__ = [
     "Dataset",

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedkeel import theme
 from fedkeel.data.dataset import Federation
 from fedkeel.data.partitions import RULES
-from fedkeel.errors import invalid
 
 MOST_BUBBLE_CLASSES = 30  # beyond, bubbles are too small to compare and a heat map reads better
-SUFFIXES = ("png", "svg", "pdf", "html")
-INK, FAINT = "#1f2933", "#8a94a0"
 
 
 def preview_chart(federation: Federation) -> Any:
@@ -55,7 +51,7 @@ def preview_chart(federation: Federation) -> Any:
         area = alt.Size(
             "samples:Q",
             scale=alt.Scale(range=[0, np.pi / 4 * diameter**2], domain=[0, int(counts.max())]),
-            legend=alt.Legend(title="samples", symbolFillColor=FAINT, symbolStrokeWidth=0, tickCount=4),
+            legend=alt.Legend(title="samples", symbolFillColor=theme.FAINT, symbolStrokeWidth=0, tickCount=4),
         )
         palette: Any = "tableau10" if len(names) <= 10 else "tableau20"
         colour = alt.Color("class:N", sort=names, legend=None, scale=alt.Scale(scheme=palette, domain=names))
@@ -66,7 +62,7 @@ def preview_chart(federation: Federation) -> Any:
     size_axis = alt.Axis(tickCount=3, domain=False, ticks=False, grid=True)
     upper = (
         alt.Chart(alt.InlineData(values=bars))
-        .mark_bar(color="#9db4c8", cornerRadiusTopLeft=1.5, cornerRadiusTopRight=1.5)
+        .mark_bar(color=theme.BAR, cornerRadiusTopLeft=1.5, cornerRadiusTopRight=1.5)
         .encode(x=top_x, y=alt.Y("samples:Q", title="samples", axis=size_axis), tooltip=["client:O", "samples:Q"])
         .properties(width=width, height=64)
     )
@@ -75,8 +71,6 @@ def preview_chart(federation: Federation) -> Any:
 
 
 def _styled(chart: Any, federation: Federation) -> Any:
-    import altair as alt
-
     facts = federation.describe()
     low, high = facts["size_min"], facts["size_max"]
     sizes = f"{low:,}" if low == high else f"{low:,} to {high:,}"
@@ -93,36 +87,5 @@ def _styled(chart: Any, federation: Federation) -> Any:
     }
     settings = ", ".join(f"{key} {value}" for key, value in shown.items())
     rule = f"{name} ({settings})" if settings else name
-    title = alt.TitleParams(
-        f"{federation.dataset.name} · {federation.N} clients · {rule}",
-        subtitle=subtitle,
-        anchor="start",
-        offset=14,
-        fontSize=16,
-        color=INK,
-        subtitleColor=FAINT,
-        subtitleFontSize=12,
-        subtitlePadding=5,
-    )
-    return (
-        chart.properties(title=title, padding=18, background="white")
-        .configure_view(stroke=None)
-        .configure_axis(
-            labelColor=INK, titleColor=FAINT, titleFontWeight="normal", gridColor="#eef1f4", labelFontSize=11
-        )
-        .configure_legend(labelColor=INK, titleColor=FAINT, titleFontWeight="normal")
-    )
-
-
-def save_chart(chart: Any, path: str | os.PathLike[str]) -> Path:
-    """Write a chart as ``.png``, ``.svg``, ``.pdf`` or ``.html``, by the suffix of ``path``."""
-    target = Path(path)
-    kind = target.suffix.lower().lstrip(".")
-    if kind not in SUFFIXES:
-        raise invalid("chart path", f"a file name ending in {', '.join('.' + s for s in SUFFIXES)}", str(target))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if kind == "html":
-        chart.save(str(target), inline=True)  # the page must work without a network
-    else:
-        chart.save(str(target), format=kind, scale_factor=2 if kind == "png" else 1)
-    return target
+    title = f"{federation.dataset.name} · {federation.N} clients · {rule}"
+    return theme.styled(chart, theme.heading(title, subtitle))

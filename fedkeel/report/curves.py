@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedkeel import theme
 from fedkeel.runs.history import History
 
-INK, FAINT = "#1f2933", "#8a94a0"
 WIDTH, HEIGHT = 720, 380
+LINE_HEIGHT = 15
+"""Pixels that a label at the end of a line needs."""
 
 
 def curves_chart(histories: Mapping[str, History], title: str, subtitle: str = "", target: float | None = None) -> Any:
@@ -23,34 +25,29 @@ def curves_chart(histories: Mapping[str, History], title: str, subtitle: str = "
     ]
     order = list(histories)
     drawn = [point["accuracy"] for point in points if math.isfinite(point["accuracy"])]
-    low = min([*drawn, 1.0 if target is None else target])
+    low = max(0.0, min([*drawn, 1.0 if target is None else target]) - 0.02)
     last = [(name, history.final()) for name, history in histories.items()]
-    ends = [{"run": name, "round": end.round, "accuracy": end.accuracy} for name, end in last if end is not None]
-    colour = alt.Color("run:N", sort=order, title=None, scale=alt.Scale(scheme="tableau10", domain=order))
+    ends: list[dict[str, Any]] = [
+        {"run": name, "round": end.round, "accuracy": end.accuracy} for name, end in last if end is not None
+    ]
+    looks = theme.looks(order)
+    colour = alt.Color("run:N", legend=None, scale=alt.Scale(domain=order, range=[looks[name][0] for name in order]))
+    dash = alt.StrokeDash("run:N", legend=None, scale=alt.Scale(domain=order, range=[looks[n][1] for n in order]))
     # Every point lies inside: a scale that clamps would draw those below it at another height than they have.
-    scale = alt.Scale(domain=[max(0.0, low - 0.02), 1.0], nice=False)
+    scale = alt.Scale(domain=[low, 1.0], nice=False)
     y = alt.Y("accuracy:Q", title="test accuracy", axis=alt.Axis(format=".0%", tickCount=6), scale=scale)
-    x = alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1))
-    lines = alt.Chart(alt.InlineData(values=points)).mark_line(strokeWidth=2).encode(x=x, y=y, color=colour)
+    x = alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False))
+    lines = alt.Chart(alt.InlineData(values=points)).mark_line(strokeWidth=2)
     dots = alt.Chart(alt.InlineData(values=ends)).mark_circle(size=45).encode(x=x, y=y, color=colour)
-    layers = [lines, dots]
+    heights = {end["run"]: end["accuracy"] for end in ends if math.isfinite(end["accuracy"])}
+    at = theme.apart(heights, (1 - low) * LINE_HEIGHT / HEIGHT, low, 1.0)
+    names = alt.Chart(alt.InlineData(values=[{"run": name, "at": height} for name, height in at.items()]))
+    labels = names.mark_text(align="left", dx=10, fontSize=12).encode(
+        x=alt.value(WIDTH), y=alt.Y("at:Q", scale=scale, title="test accuracy"), text="run:N", color=colour
+    )
+    layers = [lines.encode(x=x, y=y, color=colour, strokeDash=dash), dots, labels]
     if target is not None:
-        rule = alt.Chart(alt.InlineData(values=[{"target": target}])).mark_rule(strokeDash=[4, 4], color=FAINT)
+        rule = alt.Chart(alt.InlineData(values=[{"target": target}])).mark_rule(strokeDash=[4, 4], color=theme.FAINT)
         layers.append(rule.encode(y=alt.Y("target:Q", scale=scale)))
-    heading = alt.TitleParams(
-        title,
-        subtitle=subtitle,
-        anchor="start",
-        fontSize=16,
-        color=INK,
-        subtitleColor=FAINT,
-        subtitlePadding=5,
-        offset=14,
-    )
-    return (
-        alt.layer(*layers)
-        .properties(width=WIDTH, height=HEIGHT, title=heading, padding=18, background="white")
-        .configure_view(stroke=None)
-        .configure_axis(labelColor=INK, titleColor=FAINT, titleFontWeight="normal", gridColor="#eef1f4", domain=False)
-        .configure_legend(labelColor=INK, labelFontSize=12, symbolStrokeWidth=3)
-    )
+    chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+    return theme.styled(chart, theme.heading(title, subtitle), domain=False)

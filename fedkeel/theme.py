@@ -1,0 +1,95 @@
+"""How every picture looks: colours, dashes, type and the file it is saved in.
+
+The colours follow Okabe and Ito, who chose them to stay apart for colour-blind readers; dashes and weights keep lines
+apart in grey. Altair is imported only when a picture is drawn.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedkeel.errors import invalid
+
+INK, FAINT, GRID, BAR = "#1f2933", "#6b7682", "#e9edf1", "#9db4c8"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#4d4d4d")
+"""Blue and vermilion, which differ most in every kind of sight, come first; black is left to text."""
+DASHES: tuple[tuple[int, ...], ...] = ((1, 0), (6, 3), (2, 2), (9, 3, 2, 3))
+"""Solid, dashed, dotted, dash-dotted: together with the colours, 32 lines that differ."""
+SUFFIXES = ("png", "svg", "pdf", "html")
+LINE, STRONG = 1.5, 2.75
+"""Widths of a line, and of one that the picture is about."""
+
+
+def looks(names: Sequence[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """A colour and a dash for each name, by its place: neighbours differ in both, so that grey does not merge them."""
+    return {
+        name: (COLOURS[at % len(COLOURS)], DASHES[(at + at // len(COLOURS)) % len(DASHES)])
+        for at, name in enumerate(names)
+    }
+
+
+def heading(title: str, subtitle: str | Sequence[str] = "") -> Any:
+    """The title of a whole picture, at its left edge."""
+    import altair as alt
+
+    return alt.TitleParams(
+        title,
+        subtitle=subtitle if isinstance(subtitle, str) else list(subtitle),
+        anchor="start",
+        offset=14,
+        fontSize=16,
+        color=INK,
+        subtitleColor=FAINT,
+        subtitleFontSize=12,
+        subtitlePadding=5,
+    )
+
+
+def styled(chart: Any, title: Any, **axis: Any) -> Any:
+    """A finished picture: white ground, quiet grid, no frame; ``axis`` adds to what all axes have."""
+    quiet: dict[str, Any] = {"labelColor": INK, "titleColor": FAINT, "titleFontWeight": "normal", "gridColor": GRID}
+    quiet |= {"labelFontSize": 11, "ticks": False, "labelPadding": 5, "domainColor": GRID}
+    return (
+        chart.properties(title=title, padding=18, background="white")
+        .configure_view(stroke=None)
+        .configure_axis(**(quiet | axis))
+        .configure_legend(labelColor=INK, titleColor=FAINT, titleFontWeight="normal", labelFontSize=12)
+    )
+
+
+def apart(heights: Mapping[str, float], least: float, low: float, high: float) -> dict[str, float]:
+    """Heights for labels that keep ``least`` between them and stay inside [low, high], each near where it wants to be.
+
+    Labels that touch become one block around the mean of their wishes, and blocks that touch become one again.
+    """
+    blocks: list[tuple[list[str], float]] = []
+    for name in sorted(heights, key=lambda name: heights[name]):
+        names, middle = [name], heights[name]
+        while True:
+            half = (len(names) - 1) * least / 2
+            middle = min(max(middle, low + half), high - half)
+            if not blocks or middle - half - (blocks[-1][1] + (len(blocks[-1][0]) - 1) * least / 2) >= least - 1e-9:
+                break
+            names = blocks.pop()[0] + names
+            middle = sum(heights[one] for one in names) / len(names)
+        blocks.append((names, middle))
+    return {
+        name: middle + (at - (len(names) - 1) / 2) * least for names, middle in blocks for at, name in enumerate(names)
+    }
+
+
+def save_chart(chart: Any, path: str | os.PathLike[str]) -> Path:
+    """Write a chart as ``.png``, ``.svg``, ``.pdf`` or ``.html``, by the suffix of ``path``."""
+    target = Path(path)
+    kind = target.suffix.lower().lstrip(".")
+    if kind not in SUFFIXES:
+        raise invalid("chart path", f"a file name ending in {', '.join('.' + s for s in SUFFIXES)}", str(target))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "html":
+        chart.save(str(target), inline=True)  # the page must work without a network
+    else:
+        chart.save(str(target), format=kind, scale_factor=2 if kind == "png" else 1)
+    return target

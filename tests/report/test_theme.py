@@ -1,0 +1,38 @@
+"""The look that all pictures share."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedkeel import theme
+
+HEIGHTS = st.dictionaries(st.text(min_size=1, max_size=3), st.floats(0, 1), max_size=12)
+
+
+@given(heights=HEIGHTS)
+def test_labels_that_find_room_keep_their_distance_their_order_and_the_frame(heights: dict[str, float]) -> None:
+    least = 1 / 12
+    placed = theme.apart(heights, least, 0.0, 1.0)
+    assert placed.keys() == heights.keys()
+    at = sorted(placed.values())
+    assert all(upper - lower >= least - 1e-9 for lower, upper in pairwise(at))
+    assert all(-1e-9 <= height <= 1 + 1e-9 for height in at)
+    by_wish, by_place = sorted(heights, key=heights.__getitem__), sorted(placed, key=placed.__getitem__)
+    assert [heights[name] for name in by_place] == [heights[name] for name in by_wish]
+
+
+def test_labels_far_from_each_other_stay_where_they_want_to_be() -> None:
+    assert theme.apart({"a": 0.2, "b": 0.8}, 0.1, 0.0, 1.0) == {"a": 0.2, "b": 0.8}
+
+
+def test_labels_that_touch_share_the_middle_of_their_wishes() -> None:
+    """0.50 and 0.52 want 0.51 on average; 0.1 apart around it: 0.46 and 0.56."""
+    placed = theme.apart({"a": 0.50, "b": 0.52}, 0.1, 0.0, 1.0)
+    assert [round(placed[name], 9) for name in "ab"] == [0.46, 0.56]
+
+
+def test_thirty_lines_look_different_and_neighbours_differ_in_colour_and_dash() -> None:
+    looks = list(theme.looks([str(n) for n in range(32)]).values())
+    assert len(set(looks)) == 32
+    assert all(a[0] != b[0] and a[1] != b[1] for a, b in pairwise(looks))
