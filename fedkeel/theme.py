@@ -14,10 +14,10 @@ from typing import Any
 from fedkeel.errors import invalid
 
 INK, FAINT, GRID, BAR = "#1f2933", "#6b7682", "#e9edf1", "#9db4c8"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#4d4d4d")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#4d4d4d", "#7f3b08", "#a0a000")
 """Blue and vermilion, which differ most in every kind of sight, come first; black is left to text."""
 DASHES: tuple[tuple[int, ...], ...] = ((1, 0), (6, 3), (2, 2), (9, 3, 2, 3))
-"""Solid, dashed, dotted, dash-dotted: together with the colours, 32 lines that differ."""
+"""Solid, dashed, dotted, dash-dotted: together with the colours, 40 lines that differ."""
 SUFFIXES = ("png", "svg", "pdf", "html")
 LINE, STRONG = 1.5, 2.75
 """Widths of a line, and of one that the picture is about."""

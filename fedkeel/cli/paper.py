@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from fedkeel.cli import paper_verdict
 from fedkeel.cli.options import DataDir, Json, Quiet, usable
 
 OUT, RESULTS = Path("paper-runs"), Path("results")
 app = typer.Typer(
     name="paper",
-    help="The tables and figures of the papers: list, run and publish them.",
+    help="The tables and figures of the papers: list, run, judge, draw and publish them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -62,3 +63,7 @@ def publish_records(
     from fedkeel.cli.paper_run import publish_chosen
 
     publish_chosen(source, target, paper or [], replace, as_json)
+
+
+app.command(name="verdict")(paper_verdict.verdict)
+app.command(name="figure")(paper_verdict.figure)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fedkeel.errors import DataError
 from fedkeel.papers.format import BestOf, Exhibit, Measure, Paper, Scale
 from fedkeel.papers.measures import Number, Summary, Unanswered, number, summary
+from fedkeel.papers.plan import planned, said
 from fedkeel.papers.published import Published
 from fedkeel.papers.records import Record, Records
 
 WORTH: tuple[Scale, ...] = ("full", "reduced")
 """The scales that tell something about a paper, the better one first."""
+
+
+NO_RECORD = "there is no record"
 
 
 @dataclass(frozen=True)
@@ -79,14 +84,34 @@ def budget(paper: Paper, setting: str, scale: Scale) -> int:
     return int(training["rounds"])
 
 
+def runs(paper: Paper, setting: str, method: str, records: Records, scale: Scale) -> list[Record]:
+    """The records of all seeds; full ones serve for a reduced scale that reduces nothing."""
+    reduced = paper.settings[setting].reduced
+    whole = scale == "reduced" and reduced is not None and not reduced.sections()
+    return records.seeds(paper.id, setting, method, "full" if whole else scale)
+
+
+def refuse_stale(paper: Paper, records: Records) -> None:
+    """An error for a record that the paper's file does not describe any more: it must not pass for what it was."""
+    for record in records:
+        if record.paper != paper.id:
+            continue
+        there = record.setting in paper.settings and record.method in paper.methods
+        if not there or planned(paper, record.setting, record.method, record.scale, record.seed).key != record.key:
+            raise DataError(
+                f"the record {record.name} of {record.paper} in {records.folder} is of another configuration than the "
+                "paper's file has now; run it again, or move it away."
+            )
+
+
 def measured(
     paper: Paper, measure: Measure, setting: str, method: str, records: Records, scale: Scale
 ) -> Summary | Unanswered:
     """A measure over all seeds on record, or why there is none."""
-    found = records.seeds(paper.id, setting, method, scale)
+    found = runs(paper, setting, method, records, scale)
     if not found:
         needs = paper.settings[setting].needs
-        return Unanswered(f"there is no record; it needs {', '.join(needs)}" if needs else "there is no record")
+        return Unanswered(f"there is no record; it needs {' and '.join(map(said, needs))}" if needs else NO_RECORD)
     rounds = budget(paper, setting, scale)
     numbers: dict[int, Number] = {}
     reasons: list[str] = []

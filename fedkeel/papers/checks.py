@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 from fedkeel.papers.cells import budget as rounds_of
-from fedkeel.papers.cells import measured, scales
+from fedkeel.papers.cells import measured, runs, scales
 from fedkeel.papers.format import Claim, Column, Exhibit, Line, Measure, Panel, Paper, Scale
 from fedkeel.papers.measures import Summary
 from fedkeel.papers.published import MISSING
@@ -185,7 +185,7 @@ def _recorded(
     for line in part.lines:
         if claim.method not in (None, line.method):
             continue
-        for record in records.seeds(paper.id, line.setting, line.method, scale):
+        for record in runs(paper, line.setting, line.method, records, scale):
             for _, value in zip(*record.values.get(claim.value, ((), ())), strict=True):
                 for one in value if isinstance(value, tuple) else (value,):
                     if one is not None and math.isfinite(one):

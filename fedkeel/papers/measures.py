@@ -61,7 +61,7 @@ class Summary:
     def __str__(self) -> str:
         if self.beyond and math.isinf(self.value):
             return "diverged"
-        spread = "" if self.sd is None or self.failed else f" ± {shown(self.sd)}"
+        spread = "" if self.sd is None or self.failed else f" ± {self.sd:{'.2g' if self.sd < 10 else '.0f'}}"
         return f"{'>' if self.beyond else ''}{shown(self.value)}{spread}"
 
 
@@ -69,7 +69,7 @@ def shown(value: float) -> str:
     """A number with as many digits as papers print."""
     if value == round(value) and abs(value) < 1e6:
         return f"{value:.0f}"
-    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.3g}"
+    return f"{value:.3g}" if abs(value) < 10 else f"{value:.2f}" if abs(value) < 100 else f"{value:.1f}"
 
 
 def finite(series: Series, upto: int | None = None) -> list[tuple[int, float]]:

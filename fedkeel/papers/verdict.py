@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fedkeel.papers.cells import Group, Printed, budget, groups, measured, scales
+from fedkeel.papers.cells import Group, Printed, budget, groups, measured, refuse_stale, scales
 from fedkeel.papers.checks import Checked, checked_claims
 from fedkeel.papers.contradictions import Best, Key, bests, contradiction
 from fedkeel.papers.format import Exhibit, Measure, Paper, Scale, exhibit, papers
@@ -96,6 +96,7 @@ class ExhibitVerdict:
 def verdict(name: str, records: Records, scale: Scale | None = None) -> ExhibitVerdict:
     """The judgement on a table or figure, from records: each cell at ``scale``, or at the best one that it has."""
     chosen = exhibit(name)
+    refuse_stale(papers()[chosen.paper], records)
     return judge(papers()[chosen.paper], chosen, records, scale)
 
 

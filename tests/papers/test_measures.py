@@ -119,7 +119,7 @@ def test_seeds_that_all_have_numbers_give_mean_and_sample_deviation() -> None:
     found = summary({seed: Number(one, smoothed=one + 1) for seed, one in enumerate((1.0, 2.0, 6.0))}, lower=True)
     assert (found.value, found.n, found.failed, found.beyond, found.smoothed) == (3.0, 3, 0, False, 4.0)
     assert found.sd == pytest.approx(math.sqrt(7))
-    assert str(found) == "3 ± 2.65"
+    assert str(found) == "3 ± 2.6"
 
 
 def test_one_seed_has_no_spread() -> None:

@@ -100,7 +100,7 @@ def test_a_cell_is_judged_at_its_best_scale_beside_others_of_that_scale(made: Pa
 def test_a_setting_that_needs_something_says_so() -> None:
     made = paper(TABLE.replace('setting = "a"', 'setting = "far"'))
     found = judge(made, made.exhibits["t"], records())
-    assert found.columns[0].cells[0].says == "There is no record; it needs gpu."
+    assert found.columns[0].cells[0].says == "There is no record; it needs a GPU."
 
 
 def test_readings_that_the_paper_does_not_have_are_shown_but_not_counted() -> None:

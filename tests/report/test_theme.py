@@ -32,7 +32,7 @@ def test_labels_that_touch_share_the_middle_of_their_wishes() -> None:
     assert [round(placed[name], 9) for name in "ab"] == [0.46, 0.56]
 
 
-def test_thirty_lines_look_different_and_neighbours_differ_in_colour_and_dash() -> None:
-    looks = list(theme.looks([str(n) for n in range(32)]).values())
-    assert len(set(looks)) == 32
+def test_forty_lines_look_different_and_neighbours_differ_in_colour_and_dash() -> None:
+    looks = list(theme.looks([str(n) for n in range(40)]).values())
+    assert len(set(looks)) == 40
     assert all(a[0] != b[0] and a[1] != b[1] for a, b in pairwise(looks))

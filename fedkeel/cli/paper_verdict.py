@@ -1,0 +1,120 @@
+"""``fedkeel paper verdict`` and ``fedkeel paper figure``: what records say about a table or figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedkeel.cli.options import Json, usable
+from fedkeel.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from fedkeel.papers.format import Scale
+    from fedkeel.papers.records import Records
+    from fedkeel.papers.verdict import ExhibitVerdict, Judged
+
+FOLDERS = (Path("paper-runs"), Path("results"))
+"""Where records are looked for: those just made, then the published ones."""
+From = Annotated[
+    Path | None,
+    typer.Option("--from", help="A folder of records; absent: paper-runs, then results.", callback=usable),
+]
+OneScale = Annotated[
+    str | None, typer.Option("--scale", help="Only records of this scale; absent: full, else reduced, by cell.")
+]
+
+
+def verdict(
+    names: Annotated[list[str], typer.Argument(help="A table or figure (feddc.table1), or all of a paper (feddc).")],
+    source: From = None,
+    scale: OneScale = None,
+    as_json: Json = False,
+    as_markdown: Annotated[bool, typer.Option("--md", help="Print Markdown.")] = False,
+) -> None:
+    """Compare a table or figure with what was published, number by number, and say why."""
+    if as_json and as_markdown:
+        raise typer.BadParameter("--json and --md exclude each other")
+    from fedkeel.cli.main import print_json
+    from fedkeel.cli.paper_run import chosen
+    from fedkeel.cli.screen import say
+    from fedkeel.papers import markdown
+    from fedkeel.papers import verdict as verdicts
+
+    records, wanted = _records(source), _scale(scale)
+    found = [verdicts.verdict(one.id, records, wanted) for one in chosen(names)]
+    if as_json:
+        print_json([one.as_json() for one in found])
+    elif as_markdown:
+        print("\n\n".join(markdown.exhibit_section(one) for one in found))
+    else:
+        for one in found:
+            _show(one)
+        if len(found) > 1:
+            counts = verdicts.total(found)
+            say("\nIn all: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()), style="bold")
+
+
+def figure(
+    name: Annotated[str, typer.Argument(help="A figure, as `fedkeel paper list` names it.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .png, .svg, .pdf or .html file.", callback=usable)],
+    source: From = None,
+    scale: OneScale = None,
+) -> None:
+    """Draw a figure of a paper from records, laid out as in print."""
+    from fedkeel.cli.screen import say
+    from fedkeel.papers.figures import figure as drawn
+    from fedkeel.theme import save_chart
+
+    say(f"Picture: {save_chart(drawn(name, _records(source), _scale(scale)), out)}")
+
+
+def _records(source: Path | None) -> Records:
+    from fedkeel.papers.records import Records
+
+    if source is not None and not source.is_dir():
+        raise InputError(f"there is no folder {source}; --from names one that holds records, such as paper-runs.")
+    return Records.of(*(FOLDERS if source is None else (source,)))
+
+
+def _scale(name: str | None) -> Scale | None:
+    from fedkeel.papers.format import SCALES
+
+    if name is None:
+        return None
+    for scale in SCALES:
+        if scale == name:
+            return scale
+    raise unknown("scale", name, list(SCALES))
+
+
+def _show(found: ExhibitVerdict) -> None:
+    from fedkeel.cli.screen import say, show_table
+    from fedkeel.papers import markdown
+
+    exhibit = found.exhibit
+    say("")
+    say((f"{exhibit.id}  ", "bold"), f"{exhibit.where}: {exhibit.title}")
+    for column in found.columns:
+        say(f"\n{column.title}: {column.measure}", style="bold")
+        _show_column(column)
+        if said := markdown.outcome(column):
+            say(said, style="dim")
+    if found.claims:
+        say("")
+        show_table(["claim", "here", "because"], [[c.claim.says, c.kind, c.because] for c in found.claims])
+    if found.cells:
+        say(f"\n{markdown.summary(found)}")
+    elif not found.claims:
+        say(exhibit.shows)
+
+
+def _show_column(column: Judged) -> None:
+    from fedkeel.cli.screen import show_table
+    from fedkeel.papers.markdown import cells
+
+    smoothed = any(cell.ours is not None and cell.ours.smoothed is not None for cell in column.cells)
+    head: list[str | tuple[str, str]] = ["method", ("published", "right"), ("ours", "right")]
+    head += [*([("smoothed", "right")] if smoothed else []), ("seeds", "right"), "verdict", "because"]
+    show_table(head, [cells(cell, smoothed) for cell in column.cells])
