@@ -463,7 +463,7 @@ def _value_curves(paper: Paper, panel: Panel, records: Records, scale: Scale) ->
 
 def _all_present(record: Record) -> bool:
     """Whether a place in the cohort is always the same client's."""
-    return record.experiment.get("training", {}).get("participation", 1.0) == 1.0
+    return bool(record.experiment.get("training", {}).get("participation", 1.0) == 1.0)
 
 
 def _parts(record: Record, name: str) -> dict[int | None, list[tuple[int, float]]]:

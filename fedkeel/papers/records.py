@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -97,6 +97,14 @@ def series(points: Iterable[tuple[int, float]]) -> Series:
     """Pairs of a round and a measurement in compact form."""
     listed = list(points)
     return tuple(round for round, _ in listed), tuple(rounded(value) for _, value in listed)
+
+
+def values(noted: Mapping[int, float | Mapping[int, float]]) -> Values:
+    """What an algorithm noted under one name, by round; clients' numbers in the order of their ids."""
+    return tuple(noted), tuple(
+        tuple(rounded(value[client]) for client in sorted(value)) if isinstance(value, Mapping) else rounded(value)
+        for value in noted.values()
+    )
 
 
 def read(path: Path) -> Record:

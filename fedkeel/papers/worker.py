@@ -124,7 +124,7 @@ def record_of(experiment: Any, history: Any, ended: str, diverged: str | None, a
     import torch
 
     from fedkeel import __version__
-    from fedkeel.papers.records import series
+    from fedkeel.papers.records import series, values
 
     measured = {}
     for split, prefix in (("test", ""), ("train", "train_")):
@@ -146,7 +146,7 @@ def record_of(experiment: Any, history: Any, ended: str, diverged: str | None, a
         "ended": ended,
         "diverged": diverged,
         "series": measured,
-        "values": {},
+        "values": {name: values(history.values(name)) for name in history.names},
         "steps": sum(r.steps for r in history.rounds),
         "bytes_up": sum(r.bytes_up for r in history.rounds),
         "bytes_down": sum(r.bytes_down for r in history.rounds),
