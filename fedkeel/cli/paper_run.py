@@ -19,9 +19,9 @@ from fedkeel.cli import output
 from fedkeel.cli.main import complain, print_json
 from fedkeel.cli.screen import console, duration, fitted, say, show_table, wrapped
 from fedkeel.errors import unknown
-from fedkeel.papers.format import SCALES, Exhibit, Scale, exhibits, papers
+from fedkeel.papers.format import SCALES, BestOf, Exhibit, Measure, Scale, exhibits, papers
 from fedkeel.papers.plan import Cell, Plan, Planned, plan, said
-from fedkeel.papers.records import Records, publish
+from fedkeel.papers.records import Record, Records, publish
 from fedkeel.papers.times import CALCULATED, MEASURED, Clock
 from fedkeel.papers.work import News, Outcome, work
 from fedkeel.runs.interrupt import StopRequest
@@ -300,15 +300,45 @@ def _how_it_ended(news: News) -> str:
 
 
 def _number(cell: Cell, outcome: Outcome) -> str:
-    """The mean over seeds of what a cell shows; of a curve, its last accuracy."""
+    """What a cell shows, in the units of print, as the mean over its seeds; of a curve, its last accuracy."""
     found = [record for run in cell.runs if (record := outcome.of(run)) is not None]
     if not found:
         return "–"
     if any(record.ended == "diverged" for record in found):
         return "diverged"
-    last = [record.series["accuracy"][1][-1] for record in found if record.series.get("accuracy", ((), ()))[1]]
-    known = [value for value in last if value is not None]
-    return f"{sum(known) / len(known):.2%}" if known else "–"
+    measures = cell.measures or (Measure(kind="final", metric="accuracy"),)
+    return " / ".join(_mean(measure, found) for measure in measures)
+
+
+def _mean(measure: Measure, records: Sequence[Record]) -> str:
+    if isinstance(measure.target, BestOf):
+        return "✓"  # whose best that is, only the whole column can say
+    values = [_value(measure, record) for record in records]
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        rounds = min(record.rounds for record in records)
+        return f">{rounds}" if measure.kind == "rounds_to" else "–"
+    mean = sum(known) / len(known) * measure.printed_scale
+    return f"{mean:.0f}" if measure.kind == "rounds_to" else f"{mean:.2f}"
+
+
+def _value(measure: Measure, record: Record) -> float | None:
+    points = [
+        (t, value)
+        for t, value in zip(*record.series.get(measure.metric, ((), ())), strict=True)
+        if t > 0 and value is not None
+    ]
+    if measure.kind == "rounds_to":
+        target, sign = measure.target if isinstance(measure.target, float | int) else 0.0, 1
+        if measure.metric.endswith("loss"):
+            sign = -1
+        return next((float(t) for t, value in points if sign * value >= sign * target), None)
+    if measure.kind == "at":
+        return next((value for t, value in points if t == measure.round), None)
+    if not points:
+        return None
+    choose = min if measure.lower_is_better else max
+    return choose(value for _, value in points) if measure.kind == "best" else points[-1][1]
 
 
 def grid(rows: Sequence[Sequence[str]], width: int) -> list[str]:

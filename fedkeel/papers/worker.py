@@ -26,6 +26,8 @@ EVERY = 0.25
 """Seconds between two words about rounds."""
 PATIENCE = 5.0
 """Seconds for which a run that somebody else holds is waited for."""
+FEW = 20
+"""Clients whose own values a record still has room for."""
 Tell = Callable[[dict[str, Any]], None]
 
 
@@ -77,7 +79,7 @@ def _performed(job: Job, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any]
     data_dir = None if job.data_dir is None else Path(job.data_dir)
     federation = build.make_federation(experiment, data_dir)
     if job.work is not None:
-        experiment = with_work(experiment, *job.work, federation.n)
+        experiment = with_work(experiment, *job.work, federation)
     told = 0.0
 
     def watch(progress: Progress) -> None:
@@ -94,15 +96,21 @@ def _performed(job: Job, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any]
             return {"stopped": len(history.rounds)}
     except DivergedError as error:
         history, diverged = stored_history(folder), str(error)
-    return {"record": record_of(experiment, history, ended, diverged, job.about)}
+    return {"record": record_of(experiment, history, ended, diverged, job.about, federation.dataset.note)}
 
 
-def with_work(experiment: Any, steps: int, rounds: int, samples: int) -> Any:
-    """The experiment with E = (τ_all/rounds)·(B/n) epochs, so that client i takes ⌊E·n_i/B⌋ steps a round."""
-    epochs = steps / rounds * experiment.training.batch_size / samples
-    if epochs.is_integer():  # whole passes would be counted in batches, the incomplete one included
-        epochs = epochs * (1 + 1e-12)
-    training = experiment.training.model_validate(experiment.training.model_dump() | {"epochs": epochs})
+def with_work(experiment: Any, steps: int, rounds: int, federation: Any) -> Any:
+    """The experiment with E = (τ_all/rounds)·(B/n) epochs, so that client i takes ⌊E·n_i/B⌋ steps a round.
+
+    A single client, which is how centralised training is done, takes all τ_all of them, rounded to whole rounds.
+    """
+    if federation.N == 1:
+        share: dict[str, Any] = {"steps": max(1, round(steps / rounds))}
+    else:
+        epochs = steps / rounds * experiment.training.batch_size / federation.n
+        # Whole passes would be counted in batches, the incomplete one included.
+        share = {"epochs": epochs * (1 + 1e-12) if epochs.is_integer() else epochs}
+    training = experiment.training.model_validate(experiment.training.model_dump() | share)
     return experiment.model_copy(update={"training": training})
 
 
@@ -119,7 +127,9 @@ def stored_history(folder: Path) -> Any:
         return store.history()
 
 
-def record_of(experiment: Any, history: Any, ended: str, diverged: str | None, about: dict[str, Any]) -> dict[str, Any]:
+def record_of(
+    experiment: Any, history: Any, ended: str, diverged: str | None, about: dict[str, Any], note: str = ""
+) -> dict[str, Any]:
     """What is kept of a run for good, as the fields of a ``Record``."""
     import torch
 
@@ -141,17 +151,23 @@ def record_of(experiment: Any, history: Any, ended: str, diverged: str | None, a
             "torch": torch.__version__,
             "machine": platform.machine(),
             "capability": torch.backends.cpu.get_cpu_capability(),
+            **({"data": note} if note else {}),
         },
         "rounds": len(history.rounds),
         "ended": ended,
         "diverged": diverged,
         "series": measured,
-        "values": {name: values(history.values(name)) for name in history.names},
+        "values": {name: values(found) for name in history.names if _has_room(found := history.values(name))},
         "steps": sum(r.steps for r in history.rounds),
         "bytes_up": sum(r.bytes_up for r in history.rounds),
         "bytes_down": sum(r.bytes_down for r in history.rounds),
         "seconds": round(history.seconds, 2),
     }
+
+
+def _has_room(noted: dict[int, Any]) -> bool:
+    """Whether a record holds what was noted: numbers of single clients only where no round had more than ``FEW``."""
+    return all(not isinstance(value, dict) or len(value) <= FEW for value in noted.values())
 
 
 def main() -> None:

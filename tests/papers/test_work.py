@@ -1,0 +1,303 @@
+"""Runs of papers in processes of their own: what is used again, what survives a kill, what a failure costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkeel.engine.settings import Until
+from fedkeel.errors import InputError
+from fedkeel.papers import work as papers_work
+from fedkeel.papers.format import Paper, papers, read
+from fedkeel.papers.plan import Planned, plan, planned
+from fedkeel.papers.records import Record, Records, path_of
+from fedkeel.papers.work import News, work
+from fedkeel.papers.worker import with_work
+
+ROOT = Path(__file__).parents[2]
+SMALL = """
+[paper]
+title = "T"
+authors = "A"
+venue = "V"
+own = ["feddc"]
+[settings.small]
+where = "here"
+data = { name = "mnist5k", samples = 300 }
+partition = { rule = "dirichlet", clients = 4, alpha = 0.5 }
+model = { name = "logistic" }
+training = { rounds = 4, lr = 0.1, batch_size = 20 }
+[settings.twin]
+base = "small"
+[settings.wild]
+base = "small"
+training = { lr = 1e30, weight_decay = 1.0 }
+[settings.nowhere]
+base = "small"
+data = { name = "cifar100", samples = 10 }
+[methods.fedveca]
+[methods.fedavg]
+[methods.sharing]
+algorithm = "fedavg"
+work_of = "fedveca"
+"""
+
+
+@pytest.fixture(scope="module")
+def paper() -> Paper:
+    return read("small", SMALL)
+
+
+def test_every_smoke_scale_runs(tmp_path: Path) -> None:
+    """One command for all papers: what is the same at smoke scale is computed once."""
+    whole = plan([one for paper in papers().values() for one in paper.exhibits.values()], "smoke")
+    outcome = work(whole.runs, tmp_path, workers=0)
+    assert outcome.failures == {}
+    assert len(outcome.records) == len(whole.runs)
+    found = Records.of(tmp_path)
+    assert len(found) == len(whole.runs)
+    for cell in whole.cells:
+        assert cell.why_not or all(run.served_by(outcome.of(run)) for run in cell.runs)
+
+
+def told(runs: list[Planned], out: Path, **options: Any) -> list[tuple[str, str]]:
+    heard: list[News] = []
+    work(runs, out, 0, hear=heard.append, **options)
+    return [(news.kind, news.run.name) for news in heard if news.kind not in ("round", "began")]
+
+
+def test_runs_of_one_key_are_one_run_and_records_are_used_again(paper: Paper, tmp_path: Path) -> None:
+    runs = [planned(paper, setting, "fedavg") for setting in ("small", "twin")]
+    assert runs[0].key == runs[1].key
+    assert told(runs, tmp_path) == [("done", "small--fedavg--seed0"), ("done", "twin--fedavg--seed0")]
+    assert [folder.name for folder in (tmp_path / "runs" / "small").iterdir()] == ["small--fedavg--seed0"]
+    assert told(runs, tmp_path) == [("kept", "small--fedavg--seed0"), ("kept", "twin--fedavg--seed0")]
+    path_of(tmp_path / "records", outcome_of(runs[1], tmp_path)).unlink()
+    assert told(runs, tmp_path) == [("kept", "small--fedavg--seed0"), ("done", "twin--fedavg--seed0")]
+
+
+def outcome_of(run: Planned, out: Path) -> Record:
+    found = Records.of(out).get(run.paper, run.setting, run.method, run.seed, run.scale)
+    assert found is not None
+    return found
+
+
+def test_a_run_that_had_reached_its_target_goes_on_when_more_is_wanted(paper: Paper, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    whole = planned(paper, "small", "fedavg")
+    easy = replace(whole, until=Until(accuracy=0.05))
+    work([easy], tmp_path, 0)
+    assert (outcome_of(easy, tmp_path).rounds, outcome_of(easy, tmp_path).ended) == (1, "until")
+    work([whole], tmp_path, 0)
+    longer = outcome_of(whole, tmp_path)
+    assert (longer.rounds, longer.ended) == (4, "finished")
+    work([whole], tmp_path / "undisturbed", 0)
+    assert same(longer) == same(outcome_of(whole, tmp_path / "undisturbed"))
+    assert told([easy], tmp_path) == [("kept", whole.name)]
+
+
+def same(one: Record) -> dict[str, Any]:
+    """A record without what differs between two equal runs."""
+    return one.model_dump(exclude={"seconds"})
+
+
+def test_a_run_that_diverges_is_recorded_and_not_tried_again(paper: Paper, tmp_path: Path) -> None:
+    run = planned(paper, "wild", "fedavg")
+    assert told([run], tmp_path) == [("done", run.name)]
+    ended = outcome_of(run, tmp_path)
+    assert ended.ended == "diverged"
+    assert ended.diverged
+    assert ended.rounds < 4
+    assert told([run], tmp_path) == [("kept", run.name)]
+
+
+def test_what_fails_in_one_run_is_a_sentence_and_the_rest_goes_on(
+    paper: Paper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for proxy in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(proxy, "http://127.0.0.1:9")  # whatever is asked for cannot be downloaded
+    runs = [planned(paper, setting, "fedavg") for setting in ("nowhere", "small")]
+    outcome = work(runs, tmp_path, 0)
+    assert list(outcome.records) == ["small/small--fedavg--seed0"]
+    assert list(outcome.failures) == ["small/nowhere--fedavg--seed0"]
+    assert "cifar" in outcome.failures["small/nowhere--fedavg--seed0"].lower()
+
+
+def test_the_work_of_another_is_shared_by_the_clients_data(paper: Paper, tmp_path: Path) -> None:
+    """E = τ_all/rounds·B/n: client i takes ⌊E·n_i/B⌋ steps in each round, at least one."""
+    from fedkeel import build
+
+    run = planned(paper, "small", "sharing")
+    assert run.like is not None
+    outcome = work([run.like, run], tmp_path, 0)
+    leader, own = outcome.of(run.like), outcome.of(run)
+    assert leader is not None
+    assert own is not None
+    sizes = build.make_federation(run.experiment).sizes
+    per_round = [max(1, int(leader.steps / 4 * n / 300 * (1 + 1e-9))) for n in sizes]
+    assert own.steps == 4 * sum(per_round)
+    assert own.experiment["training"]["epochs"] == pytest.approx(leader.steps / 4 * 20 / 300)
+
+
+def test_a_single_client_takes_all_of_the_work(paper: Paper) -> None:
+    class One:
+        N, n = 1, 300
+
+    experiment = planned(paper, "small", "sharing").experiment
+    assert with_work(experiment, 119, 4, One()).training.steps == 30
+
+
+def test_who_shares_the_work_of_a_run_that_failed_says_so(paper: Paper, tmp_path: Path) -> None:
+    run = planned(paper, "wild", "sharing")
+    assert run.like is not None
+    outcome = work([run.like, run], tmp_path, 0)
+    assert "shares the work of fedveca: it diverged" in outcome.failures["small/wild--sharing--seed0"]
+
+
+def test_a_record_of_another_configuration_is_refused(paper: Paper, tmp_path: Path) -> None:
+    run = planned(paper, "small", "fedavg")
+    work([run], tmp_path, 0)
+    other = read("small", SMALL.replace("lr = 0.1", "lr = 0.2"))
+    with pytest.raises(InputError, match=r"another configuration than small\.toml has now"):
+        work([planned(other, "small", "fedavg")], tmp_path, 0)
+
+
+def test_a_worker_that_is_killed_costs_its_run_only(
+    paper: Paper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process is killed when it has its first run; another takes the rest."""
+    killed: list[int] = []
+    give = papers_work._Process.give
+
+    def give_and_kill(self: Any, run: Planned, job: Any) -> None:
+        if not killed:
+            killed.append(self._process.pid)
+            os.kill(self._process.pid, signal.SIGKILL)
+        give(self, run, job)
+
+    monkeypatch.setattr(papers_work._Process, "give", give_and_kill)
+    runs = [planned(paper, "small", "fedavg", seed=seed) for seed in range(2)]
+    outcome = work(runs, tmp_path, 1)
+    assert list(outcome.records) == ["small/small--fedavg--seed1"]
+    assert "ended by signal 9" in outcome.failures["small/small--fedavg--seed0"]
+    assert work(runs, tmp_path, 1).failures == {}
+
+
+def test_stopping_keeps_whole_rounds(paper: Paper, tmp_path: Path) -> None:
+    runs = [planned(paper, "small", "fedavg", seed=seed) for seed in range(2)]
+    heard: list[News] = []
+    outcome = work(runs, tmp_path, 0, hear=heard.append, stop=lambda: any(news.kind == "round" for news in heard))
+    assert outcome.stopped
+    assert [news.kind for news in heard][-1] == "stopped"
+    assert not outcome.records
+    assert set(work(runs, tmp_path, 0).records) == {"small/small--fedavg--seed0", "small/small--fedavg--seed1"}
+
+
+def started(out: Path, *words: str) -> subprocess.Popen[bytes]:
+    """A real ``fedkeel paper run`` in a group of its own."""
+    command = [sys.executable, "-c", "from fedkeel.cli.main import run; run()", "paper", "run", *words]
+    return subprocess.Popen(
+        [*command, "--scale", "smoke", "--workers", "1", "--out", str(out)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+EXHIBIT = ("fedveca.figure9", "--only", "loss")
+"""Three runs at smoke scale."""
+
+
+def test_a_killed_command_goes_on_to_the_same_records(tmp_path: Path) -> None:
+    """SIGKILL to the whole group at two random instants while runs go on; then once to the end."""
+    rng = random.Random(os.urandom(8))
+    for _ in range(2):
+        process = started(tmp_path / "killed", *EXHIBIT)
+        deadline = time.monotonic() + 60
+        before = stores(tmp_path / "killed")
+        while stores(tmp_path / "killed") == before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(rng.random() * 0.5)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    for folder in ("killed", "undisturbed"):
+        process = started(tmp_path / folder, *EXHIBIT)
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors.decode()
+    killed, undisturbed = (without_seconds(tmp_path / folder) for folder in ("killed", "undisturbed"))
+    assert len(killed) == 3
+    assert killed == undisturbed
+
+
+def stores(out: Path) -> list[tuple[str, int]]:
+    """What has been written of runs so far."""
+    return sorted((str(path), path.stat().st_mtime_ns) for path in out.glob("runs/*/*/*") if path.is_file())
+
+
+def without_seconds(out: Path) -> dict[str, list[str]]:
+    """The lines of all records but the one that is about time."""
+    return {
+        path.name: [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith('"seconds"')]
+        for path in sorted(out.glob("records/*/*.json"))
+    }
+
+
+def test_workers_of_a_command_that_was_killed_end_with_it(tmp_path: Path) -> None:
+    process = started(tmp_path, *EXHIBIT)
+    deadline = time.monotonic() + 60
+    while not stores(tmp_path) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()  # this one alone: its workers notice
+    process.communicate()
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail("a worker outlived its command by a minute")
+
+
+def test_values_of_many_clients_have_no_room_in_a_record() -> None:
+    from fedkeel.papers.worker import _has_room
+
+    assert _has_room({1: 0.5, 2: 0.7})
+    assert _has_room({1: dict.fromkeys(range(5), 1.0)})
+    assert not _has_room({1: dict.fromkeys(range(5), 1.0), 2: dict.fromkeys(range(50), 1.0)})
+
+
+def test_a_commands_plain_lines_fit_their_terminal(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", "from fedkeel.cli.main import run; run()", "paper"]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+
+    def said(*more: str) -> str:
+        return subprocess.run([*words, *more], cwd=tmp_path, env=env, capture_output=True, text=True, check=True).stdout
+
+    ran = said("run", *EXHIBIT, "--scale", "smoke", "--workers", "1")
+    assert "[3/3]" in ran
+    listed = said("list")
+    assert all(len(line) <= 80 for line in listed.splitlines())
+    rows = {row["id"]: row for row in json.loads(said("list", "--json"))}
+    assert rows.keys() == {one.id for paper in papers().values() for one in paper.exhibits.values()}
+    table = rows["feddc.table1"]
+    assert (table["kind"], table["cells"], table["run"]) == ("table", 150, 0)
+    assert table["scales"] == ["smoke", "reduced", "full"]
+    assert table["seconds"] > 0
+    assert rows["feddc.figure1"]["seconds"] is None
+    shown = said("run", "feddc.table1", "--only", "mnist-d1-all", "--scale", "smoke", "--workers", "1")
+    assert "mnist-d1-all" in shown
+    assert "feddc >2" in shown.splitlines()[-1]  # 98 % is not reached in two rounds
