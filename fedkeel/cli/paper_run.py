@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,26 +19,13 @@ from fedkeel.cli import output
 from fedkeel.cli.main import complain, print_json
 from fedkeel.cli.screen import console, duration, fitted, say, show_table, wrapped
 from fedkeel.errors import unknown
-from fedkeel.papers.format import SCALES, BestOf, Exhibit, Measure, Scale, exhibits, papers
+from fedkeel.papers.api import plan_of
+from fedkeel.papers.format import BestOf, Exhibit, Measure, Scale, exhibits, papers
 from fedkeel.papers.plan import Cell, Plan, Planned, plan, said
 from fedkeel.papers.records import Record, Records, publish
 from fedkeel.papers.times import CALCULATED, MEASURED, Clock
 from fedkeel.papers.work import News, Outcome, work
 from fedkeel.runs.interrupt import StopRequest
-
-
-def chosen(names: Sequence[str]) -> list[Exhibit]:
-    """Tables and figures by their ids, or all of a paper by its name."""
-    known = exhibits()
-    found: dict[str, Exhibit] = {}
-    for name in names:
-        if name in papers():
-            found |= {one.id: one for one in papers()[name].exhibits.values()}
-        elif name in known:
-            found[name] = known[name]
-        else:
-            raise unknown("table or figure", name, [*known, *papers()])
-    return list(found.values())
 
 
 def show_list(out: Path, results: Path, as_json: bool) -> None:
@@ -111,11 +98,8 @@ class Choice:
 
     def plan(self) -> Plan:
         """The cells and runs."""
-        if self.scale not in SCALES:
-            raise unknown("scale", self.scale, list(SCALES))
-        scale = next(scale for scale in SCALES if scale == self.scale)
         methods = [name.strip() for name in (self.algorithms or "").split(",") if name.strip()]
-        return plan(chosen(self.names), scale, self.only, methods, self.seeds)
+        return plan_of(self.names, self.scale, self.only, methods, self.seeds)
 
 
 def run_chosen(choice: Choice, out: Path, results: Path, workers: int | None, data_dir: Path | None) -> None:
@@ -172,6 +156,7 @@ class Board:
     clock: Clock
     quiet: bool = False
     states: dict[str, _State] = field(default_factory=dict)
+    records: dict[str, Record] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     _live: Live | None = None
     _done: int = 0
@@ -201,6 +186,7 @@ class Board:
             state.is_over, self._done = True, self._done + 1
         if news.record is not None:
             self.clock.learn(news.record)
+            self.records[_id(news.run)] = news.record
         if self.quiet or self._live is not None or news.kind in ("round", "began"):
             return
         said_of = {"kept": "was there", "failed": news.why, "stopped": f"stopped after round {news.round}"}
@@ -223,30 +209,30 @@ class Board:
     def _render(self) -> Text:
         """The table as far as there is room for it, lines at work first, and a line of life."""
         rows = self._rows()
-        room = max(3, console.height - 4)
-        if len(rows) > room:
-            busy = [row for row in rows if any("▸" in cell for cell in row[1:])]
-            rest = [row for row in rows if row not in busy]
-            rows = sorted((busy + rest)[:room], key=rows.index)
+        busy = [row for row in rows if any("▸" in text for _, text in row.entries)]
+        by_interest = [*busy, *(row for row in rows if row not in busy)]
+        lines = grid(rows, console.width)
+        while len(lines) > max(2, console.height - 3) and len(by_interest) > 1:
+            by_interest.pop()
+            lines = grid([row for row in rows if row in by_interest], console.width)
         head = [(0, f"{self._done} of {self._of} runs"), (1, f"{duration(time.monotonic() - self.began)} so far")]
         life = fitted([*head, (2, self._left().removeprefix(" · "))], console.width)
-        return Text("\n".join([*grid(rows, console.width), life]), no_wrap=True, overflow="ellipsis")
+        return Text("\n".join([*lines, life]), no_wrap=True, overflow="ellipsis")
 
-    def _rows(self) -> list[list[str]]:
+    def _rows(self) -> list[Row]:
         """A row for each column or panel of an exhibit, an entry for each method."""
         several = len({cell.exhibit for cell in self.plan.cells}) > 1
-        rows: dict[tuple[str, str], list[str]] = {}
+        rows: dict[tuple[str, str], Row] = {}
         for cell in self.plan.cells:
-            name = f"{cell.exhibit} {cell.part}" if several else cell.part
-            rows.setdefault((cell.exhibit, cell.part), [name]).append(f"{_short(cell)} {self._shown(cell)}")
+            name = f"{cell.exhibit.partition('.')[2]} {cell.part}" if several else cell.part
+            row = rows.setdefault((cell.exhibit, cell.part), Row(name))
+            row.entries.append((_short(cell), self._shown(cell)))
         return list(rows.values())
 
     def _shown(self, cell: Cell) -> str:
-        if cell.why_not:
-            return "–"
         states = [self.states[_id(run)] for run in cell.runs]
-        if all(state.is_over for state in states):
-            return "✓"
+        if not states or all(state.is_over for state in states):
+            return _number(cell, self.records)
         if any(state.runs for state in states):
             share = sum(state.round for state in states) / max(1, sum(state.rounds for state in states))
             return f"▸{share:.0%}"
@@ -256,10 +242,14 @@ class Board:
         """What came of every cell, and why some have nothing."""
         if self.quiet:
             return
-        for exhibit, rows in self._results(outcome):
+        for exhibit in dict.fromkeys(cell.exhibit for cell in self.plan.cells):
+            rows: dict[str, Row] = {}
+            for cell in self.plan.cells:
+                if cell.exhibit == exhibit:
+                    row = rows.setdefault(cell.part, Row(cell.part))
+                    row.entries.append((_short(cell), _number(cell, outcome.records)))
             say(f"\n{exhibit}", style="bold")
-            for line in grid(rows, console.width):
-                say(line)
+            say("\n".join(grid(list(rows.values()), console.width)))
         reasons: dict[str, list[str]] = {}
         for cell in self.plan.cells:
             why = cell.why_not or next((outcome.failures[_id(r)] for r in cell.runs if _id(r) in outcome.failures), "")
@@ -270,13 +260,13 @@ class Board:
             say(f"{shown}:")
             say(wrapped(why))
 
-    def _results(self, outcome: Outcome) -> Iterator[tuple[str, list[list[str]]]]:
-        for exhibit in dict.fromkeys(cell.exhibit for cell in self.plan.cells):
-            rows: dict[str, list[str]] = {}
-            for cell in self.plan.cells:
-                if cell.exhibit == exhibit:
-                    rows.setdefault(cell.part, [cell.part]).append(f"{_short(cell)} {_number(cell, outcome)}")
-            yield exhibit, list(rows.values())
+
+@dataclass
+class Row:
+    """A line of a table: its name, and what stands under which heading."""
+
+    name: str
+    entries: list[tuple[str, str]] = field(default_factory=list)
 
 
 def _id(run: Planned) -> str:
@@ -299,9 +289,9 @@ def _how_it_ended(news: News) -> str:
     return f"{record.rounds} rounds{last}, {duration(record.seconds)}"
 
 
-def _number(cell: Cell, outcome: Outcome) -> str:
+def _number(cell: Cell, records: Mapping[str, Record]) -> str:
     """What a cell shows, in the units of print, as the mean over its seeds; of a curve, its last accuracy."""
-    found = [record for run in cell.runs if (record := outcome.of(run)) is not None]
+    found = [records[_id(run)] for run in cell.runs if _id(run) in records]
     if not found:
         return "–"
     if any(record.ended == "diverged" for record in found):
@@ -341,19 +331,48 @@ def _value(measure: Measure, record: Record) -> float | None:
     return choose(value for _, value in points) if measure.kind == "best" else points[-1][1]
 
 
-def grid(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Rows of a name and entries, in columns where they fit, going on in further lines where they do not."""
+def grid(rows: Sequence[Row], width: int) -> list[str]:
+    """Rows as a table with a heading where all have the same entries, else each entry with its own name before it.
+
+    What does not fit beside each other goes on below.
+    """
     if not rows:
         return []
-    first = min(max(cell_len(row[0]) for row in rows), width // 3)
-    entry = max((cell_len(text) for row in rows for text in row[1:]), default=0)
-    per_line = max(1, (width - first) // (entry + 2))
-    lines = []
-    for row in rows:
-        name = row[0] if cell_len(row[0]) <= first else row[0][: first - 1] + "…"
-        entries = [text + " " * (entry - cell_len(text)) for text in row[1:]]
-        for start in range(0, max(1, len(entries)), per_line):
-            part = "  ".join(entries[start : start + per_line])
-            head = name if start == 0 else ""
-            lines.append(f"{head}{' ' * (first - cell_len(head))}  {part}".rstrip()[:width])
+    first = min(max(cell_len(row.name) for row in rows), width // 3)
+    names = [label for label, _ in rows[0].entries]
+    if any([label for label, _ in row.entries] != names for row in rows):
+        return [line for row in rows for line in _inline(row, first, width)]
+    widths = [
+        max(cell_len(text) for text in (name, *(row.entries[i][1] for row in rows))) for i, name in enumerate(names)
+    ]
+    lines, start = [], 0
+    while start < len(names):
+        stop, used = start, first
+        while stop < len(names) and (stop == start or used + 2 + widths[stop] <= width):
+            used += 2 + widths[stop]
+            stop += 1
+        for head, texts in [("", names), *((row.name, [text for _, text in row.entries]) for row in rows)]:
+            cells = (_right(texts[i], widths[i]) for i in range(start, stop))
+            lines.append("  ".join([_left(head, first), *cells])[:width].rstrip())
+        start = stop
     return lines
+
+
+def _inline(row: Row, first: int, width: int) -> list[str]:
+    entries = [f"{label} {text}" for label, text in row.entries]
+    widest = max(map(cell_len, entries), default=0)
+    per_line = max(1, (width - first) // (widest + 2))
+    parts = [entries[i : i + per_line] for i in range(0, max(1, len(entries)), per_line)]
+    return [
+        "  ".join([_left(row.name if i == 0 else "", first), *(_left(text, widest) for text in part)])[:width].rstrip()
+        for i, part in enumerate(parts)
+    ]
+
+
+def _left(text: str, width: int) -> str:
+    text = text if cell_len(text) <= width else f"{text[: width - 1]}…"
+    return text + " " * (width - cell_len(text))
+
+
+def _right(text: str, width: int) -> str:
+    return " " * (width - cell_len(text)) + text

@@ -1,4 +1,7 @@
-"""What the papers published, as data."""
+"""The papers' tables and figures: as data, run and judged.
+
+``fedkeel.papers.exhibits()`` are all of them by id; ``fedkeel.papers.run("feddc.table1")`` runs one.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -27,3 +31,15 @@ def _all_claims() -> dict[str, tuple[Claim, ...]]:
 def claims(algorithm: str) -> tuple[Claim, ...]:
     """The published numbers of an algorithm, by its name."""
     return _all_claims().get(algorithm, ())
+
+
+_LATER = {"exhibits": "format", "papers": "format", "run": "api"}
+"""Functions that need more than these few lines, by the module that has them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        from importlib import import_module
+
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

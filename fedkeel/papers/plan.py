@@ -137,7 +137,7 @@ def _lines_named(exhibit: Exhibit) -> Iterator[str]:
 def _cell(exhibit: Exhibit, part: Column | Panel, line: Line, scale: Scale, is_named: bool, seeds: int | None) -> Cell:
     paper = papers()[exhibit.paper]
     setting = paper.settings[line.setting]
-    measures = part.measures if isinstance(part, Column) else (part.measure,) if part.measure else ()
+    measures = part.measures if isinstance(part, Column) else (part.measure or _end_of(part),)
     why_not = _why_not(setting, scale, is_named)
     here = _scale(setting, scale)
     cell = Cell(exhibit.id, part.id, line, here, measures, why_not=why_not)
@@ -146,10 +146,14 @@ def _cell(exhibit: Exhibit, part: Column | Panel, line: Line, scale: Scale, is_n
     count = seeds or (1 if scale == "smoke" else part.seeds or exhibit.seeds)
     until = target(part.measures) if isinstance(part, Column) else None
     runs = [replace(planned(paper, line.setting, line.method, here, seed), until=until) for seed in range(count)]
-    asked = {part.metric} if isinstance(part, Panel) else set()
-    if any(name.startswith("train_") for name in asked | {measure.metric for measure in measures}):
+    if any(measure.metric.startswith("train_") for measure in measures):
         _check_measured_in_training(runs[0])
     return replace(cell, runs=tuple(runs))
+
+
+def _end_of(panel: Panel) -> Measure:
+    """What is said of a curve in a word: where it ends."""
+    return Measure(kind="final", metric=panel.metric)
 
 
 def _check_measured_in_training(run: Planned) -> None:

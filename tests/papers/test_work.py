@@ -300,4 +300,37 @@ def test_a_commands_plain_lines_fit_their_terminal(tmp_path: Path) -> None:
     assert rows["feddc.figure1"]["seconds"] is None
     shown = said("run", "feddc.table1", "--only", "mnist-d1-all", "--scale", "smoke", "--workers", "1")
     assert "mnist-d1-all" in shown
-    assert "feddc >2" in shown.splitlines()[-1]  # 98 % is not reached in two rounds
+    assert shown.splitlines()[-1].split()[1:] == [">2"] * 5  # 98 % is not reached in two rounds
+    assert all(len(line) <= 80 for line in shown.splitlines()[-3:])
+
+
+def test_python_runs_what_the_command_runs(tmp_path: Path) -> None:
+    import fedkeel.papers as fp
+
+    for _ in range(2):  # also when everything is imported already
+        outcome = fp.run(
+            "feddc.table1", scale="smoke", only=["mnist-d2-15"], algorithms=["feddc"], out=tmp_path, workers=0
+        )
+        assert list(outcome.records) == ["feddc/mnist-d2-15--feddc--seed0--smoke"]
+    assert "feddc.table1" in fp.exhibits()
+    with pytest.raises(InputError, match="no scale named 'small'"):
+        fp.run("feddc", scale="small")
+    with pytest.raises(InputError, match=r"feddc\.table1"):
+        fp.run("feddc.table11")
+
+
+def test_tables_fit_any_width() -> None:
+    from fedkeel.cli.paper_run import Row, grid
+
+    methods = [f"method{i}" for i in range(16)]
+    alike = [Row(f"column-{i}", [(name, "98.76") for name in methods]) for i in range(3)]
+    unlike = [*alike, Row("column-4", [("another", "▸50%")])]
+    for width in (40, 60, 80, 120, 300):
+        for rows in (alike, unlike):
+            lines = grid(rows, width)
+            assert all(len(line) <= width for line in lines)
+            shown = " ".join(lines)
+            assert shown.count("98.76") == 48
+            assert all(name in shown for name in methods)
+    assert len(grid(alike, 300)) == 4  # a heading and three rows
+    assert grid([], 80) == []
