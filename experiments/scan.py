@@ -42,7 +42,7 @@ SCANS: dict[str, dict[str, Any]] = {
     "fedgvrgm": {
         "settings": ["mnist-a05"],
         "over": {"batch_size": [10, 50]},
-        "rounds": 25,
+        "rounds": 15,
         "evaluation": {"every": 5, "train": True},
     },
 }
