@@ -65,7 +65,7 @@ def allowed(info: Any) -> str:
     """What a field takes, in a few words."""
     choices = [choice for kind in (info.annotation, *get_args(info.annotation)) for choice in _choices(kind)]
     if choices:
-        return " | ".join(choices)
+        return ("list of " if get_origin(info.annotation) is tuple else "") + " | ".join(choices)
     signs = {"gt": "> ", "ge": "≥ ", "lt": "< ", "le": "≤ "}
     limits = [
         f"{sign}{_number(getattr(rule, word))}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from docs.pages.data import ROOT
-from docs.pages.render import table
+from docs.pages.render import cell, table
 from fedkeel import config
 from fedkeel.data import rules
 from fedkeel.data.sources import SOURCES
@@ -67,17 +67,17 @@ This page is written by `python docs/make_pages.py`."""
 
 
 def _keys(listed: Sequence[Key]) -> str:
-    rows = [[f"`{k.name}`", _default(k.default), _cell(k.allowed), _cell(k.meaning)] for k in listed]
+    rows = [[f"`{k.name}`", _default(k.default), cell(k.allowed), cell(k.meaning)] for k in listed]
     return table(["key", "default", "allowed", "meaning"], rows)
 
 
 def _rules() -> str:
     rows = [
-        [f"`{name}`", _cell(doc), f"`{p.name}` = {_default(p.default)}", _cell(f"{p.doc} ({p.allowed})")]
+        [f"`{name}`", cell(doc), f"`{p.name}` = {_default(p.default)}", cell(f"{p.doc} ({p.allowed})")]
         for name, doc, params in rules()
         for p in params
     ]
-    rows += [[f"`{name}`", _cell(doc), "–", "–"] for name, doc, params in rules() if not params]
+    rows += [[f"`{name}`", cell(doc), "–", "–"] for name, doc, params in rules() if not params]
     return table(["rule", "what", "key", "meaning"], rows)
 
 
@@ -91,7 +91,3 @@ def _generated() -> str:
 
 def _default(value: object) -> str:
     return "absent" if value is None else f"`{config.toml(value)}`"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|") or "–"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from docs.pages.data import EXAMPLE, FAMILIES, RELATED, RESULTS, family, notes, settings, table_of, toml, traces
 from docs.pages.measure import Amount, Measured, total
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.papers import claims
+from fedkeel.template import allowed
 
 RESULTS_BEGIN, RESULTS_END = "<!-- results -->", "<!-- end of results -->"
 NEEDS = {
@@ -154,7 +155,7 @@ def _parameters(algorithm: type[Algorithm]) -> str:
     rows = []
     for name, info in algorithm.Params.listed().items():
         symbol, meaning = _symbol(info.description or "")
-        rows.append([f"`{name}`", symbol, f"`{_value(info.default)}`", _allowed(info), meaning])
+        rows.append([f"`{name}`", symbol, f"`{_value(info.default)}`", cell(allowed(info)), meaning])
     if not rows:
         return "## Parameters\n\nNone."
     return "## Parameters\n\n" + table(["name", "symbol", "default", "allowed", "meaning"], rows)
@@ -173,24 +174,6 @@ def _value(value: Any) -> str:
     if isinstance(value, tuple | list):
         return "[" + ", ".join(f'"{item}"' for item in value) + "]"
     return "absent" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _allowed(info: Any) -> str:
-    annotation = info.annotation
-    if get_origin(annotation) is Literal:
-        return " \\| ".join(f"`{choice}`" for choice in get_args(annotation))
-    if get_origin(annotation) is tuple:
-        return "some of " + ", ".join(f"`{choice}`" for choice in get_args(get_args(annotation)[0]))
-    if annotation is bool:
-        return "`true` \\| `false`"
-    signs = {"gt": "> ", "ge": "≥ ", "lt": "< ", "le": "≤ "}
-    limits = [
-        f"{sign}{getattr(rule, word):g}"
-        for rule in info.metadata
-        for word, sign in signs.items()
-        if getattr(rule, word, None) is not None
-    ]
-    return ", ".join(limits) or ("text" if annotation is str else "")
 
 
 def _modes(algorithm: type[Algorithm]) -> str:
@@ -316,6 +299,11 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def cell(text: str) -> str:
+    """Text that ends no cell of a table."""
+    return text.replace("|", "\\|") or "–"
 
 
 def table(columns: list[str], rows: list[list[str]]) -> str:

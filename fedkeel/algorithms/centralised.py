@@ -21,6 +21,7 @@ class Centralised(Algorithm):
     idea = "Plain SGD on the pooled data, with no federation at all."
     paper = Paper("A Stochastic Approximation Method", "Robbins and Monro", "Annals of Mathematical Statistics", 1951)
     needs = frozenset({"one_client"})
+    any_optimiser = True
 
     def server_init(self, problem: Problem) -> State:
         if problem.N != 1:

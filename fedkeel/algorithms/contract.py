@@ -32,6 +32,7 @@ from fedkeel.algorithms.advanced import AdvancedHooks, AdvancedServices
 from fedkeel.algorithms.state import Message as Message
 from fedkeel.algorithms.state import PerClient, State
 from fedkeel.algorithms.validate import Settings, checked
+from fedkeel.errors import FedkeelError, InputError
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.loop import Sgd
@@ -197,10 +198,15 @@ class Uploads:
     clients: Clients
     steps: Tensor
     """Local steps K_i that each client took [S]."""
-    travel: Tensor
-    """η_t·‖a_i‖₁ of each client [S, 1]: the step sizes behind y_i − w, momentum included (η_t·K_i without)."""
+    reach: Callable[[], Tensor]
+    """Computes ``travel``."""
     losses_at: Callable[[Tensor], Tensor]
     """Asks the cohort for its losses at a model [d]: F_i over all of each client's samples [S] (one more exchange)."""
+
+    @cached_property
+    def travel(self) -> Tensor:
+        """η_t·‖a_i‖₁ of each client [S, 1]: the step sizes behind y_i − w, momentum included (η_t·K_i without)."""
+        return self.reach()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.message, name)
@@ -243,6 +249,8 @@ class Local(AdvancedServices):
     @cached_property
     def travel(self) -> Tensor:
         """η_t·‖a_i‖₁ [K, 1], see ``Uploads.travel``."""
+        if self.sgd.adam is not None:
+            raise no_travel("adam")
         return travel(self.round.lr, self.steps, self.sgd.momentum, self.w.dtype)
 
     @cached_property
@@ -280,6 +288,14 @@ def travel(lr: float, steps: Tensor, momentum: float | Tensor, dtype: torch.dtyp
     return lr * (K - rho * (1 - rho**K) / (1 - rho)) / (1 - rho)
 
 
+def no_travel(optimiser: str) -> FedkeelError:
+    """What an algorithm is told that asks for the way of plain SGD where clients take another."""
+    return InputError(
+        f"travel, the step sizes behind y − w, is that of plain SGD, and clients train with {optimiser}: an algorithm "
+        "that reads it must not say any_optimiser = True."
+    )
+
+
 class Algorithm(AdvancedHooks):
     """The contract, with FedAvg's answers wherever a method has nothing of its own to say."""
 
@@ -293,7 +309,11 @@ class Algorithm(AdvancedHooks):
     needs: ClassVar[frozenset[str]] = frozenset()
     """What the method cannot do without: ``full`` participation, ``equal_steps``, ``one_client``."""
     any_optimiser: ClassVar[bool] = False
-    """Whether clients may train with Adam: the method takes their models as they are, and reads nothing off steps."""
+    """Whether clients may train with Adam: the method takes their models as they are, and reads nothing off steps.
+
+    Others divide by η·K, project or average the gradients of steps, or say themselves how a step is taken. A class that
+    you derive from one of fedkeel's says it for itself.
+    """
     sets_steps: ClassVar[bool] = False
     """Whether ``local_steps`` always says how many steps clients take; ``training.epochs`` and ``steps`` are unused."""
     observes: ClassVar[bool] = False

@@ -24,6 +24,7 @@ class FedAvg(Algorithm):
     paper = Paper(
         "Communication-Efficient Learning of Deep Networks from Decentralized Data", "McMahan et al.", "AISTATS", 2017
     )
+    any_optimiser = True
     params: Params
 
     class Params(AlgorithmParams):

@@ -30,6 +30,7 @@ class FedDyn(Algorithm):
     title = "FedDyn"
     idea = "A moving quadratic penalty lines every client's optimum up with the global one."
     paper = Paper("Federated Learning Based on Dynamic Regularization", "Acar et al.", "ICLR", 2021)
+    any_optimiser = True
     params: Params
 
     class Params(last_models.CandidateParams):

@@ -52,6 +52,7 @@ class FedPMVR(FedAvg):
     )
 
     variant = "fedkeel.algorithms.variants.fedpmvr:FedPMVRVariant"
+    any_optimiser = False  # gradients of steps are averaged
     params: Params
 
     class Params(FedPMVRReadings, FedAvg.Params):

@@ -48,6 +48,7 @@ class FedReg(FedAvg):
     paper = Paper(
         "Acceleration of Federated Learning with Alleviated Forgetting in Local Training", "Xu et al.", "ICLR", 2022
     )
+    any_optimiser = False  # it says itself how a step is taken
     params: Params
 
     class Params(FedAvg.Params):

@@ -14,6 +14,7 @@ client gets fewer the more its gradients bend (β_i) and outgrow the global grad
 
 The calmest client takes 1/(1 − α) steps. Sums run over the cohort; absent clients keep their τ_i. The server also keeps
 a record of Theorem 1: L, the premise η τ̄ L ≥ 1, the bound (14) and Assumption 2, ‖D‖ ≤ ‖∇F(w)‖ (``fedveca_record``).
+The configured epochs or steps are not used.
 """
 
 from __future__ import annotations

@@ -3,32 +3,11 @@
 from __future__ import annotations
 
 from fedkeel.algorithms.contract import Algorithm
-from fedkeel.algorithms.registry import is_registered
+from fedkeel.algorithms.registry import ALGORITHMS, is_registered
 from fedkeel.engine.settings import Training
 from fedkeel.errors import invalid
 from fedkeel.learning.adam import Adam
 from fedkeel.learning.loop import Sgd
-
-ANY_OPTIMISER = frozenset(
-    {
-        "centralised",
-        "fedadagrad",
-        "fedadam",
-        "fedavg",
-        "fedavgm",
-        "fedbn",
-        "feddyn",
-        "fedmlb",
-        "fedmlbm",
-        "fedprox",
-        "fedproxm",
-        "fedyogi",
-        "moon",
-        "moonm",
-    }
-)
-"""Algorithms that take a trained model as it is. All others read a gradient off the way of plain SGD: they divide by
-η·K, project or average the gradients of steps, or say themselves how a step is taken."""
 
 
 def local_optimiser(training: Training, lr: float, max_move: float | None = None) -> Sgd:
@@ -42,14 +21,22 @@ def local_optimiser(training: Training, lr: float, max_move: float | None = None
 
 def check_optimiser(algorithm: Algorithm, training: Training) -> None:
     """Refuse Adam where the derivation of an algorithm needs plain SGD."""
-    allowed = algorithm.name in ANY_OPTIMISER if is_registered(algorithm) else type(algorithm).any_optimiser
-    if training.optimiser != "sgd" and not allowed:
-        hint = f"Of those that come with fedkeel, these take any: {', '.join(sorted(ANY_OPTIMISER))}."
-        if not is_registered(algorithm):
-            hint = "If yours takes trained models as they are, say any_optimiser = True in its class."
-        raise invalid(
-            "training.optimiser",
-            f"'sgd' with {algorithm.name}, which reads gradients off the steps of plain SGD",
-            training.optimiser,
-            hint,
-        )
+    if training.optimiser == "sgd" or takes_any(type(algorithm)):
+        return
+    hint = "If yours takes trained models as they are, say any_optimiser = True in its class."
+    if is_registered(algorithm):
+        names = ", ".join(sorted(name for name, known in ALGORITHMS.items() if takes_any(known)))
+        hint = f"Of those that come with fedkeel, these take any: {names}."
+    raise invalid(
+        "training.optimiser",
+        f"'sgd' with {algorithm.name}, which reads gradients off the steps of plain SGD",
+        training.optimiser,
+        hint,
+    )
+
+
+def takes_any(algorithm: type[Algorithm]) -> bool:
+    """Whether an algorithm says ``any_optimiser``: one of somebody's own for itself, whatever it is derived from."""
+    saying = next(cls for cls in algorithm.__mro__ if "any_optimiser" in vars(cls))
+    own = not algorithm.__module__.startswith("fedkeel.")
+    return algorithm.any_optimiser and not (own and saying.__module__.startswith("fedkeel."))

@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.contract import Algorithm, Clients, Problem, Round, Uploads, travel
+from fedkeel.algorithms.contract import Algorithm, Clients, Problem, Round, Uploads, no_travel, travel
 from fedkeel.algorithms.registry import is_registered
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import State, bytes_down
@@ -134,8 +134,13 @@ class Server:
             clients, outcome, steps = clients.take(sound), outcome.take(sound), steps[sound]
         if clients is not told:
             clients = clients.as_cohort()
-        reach = travel(call.round.lr, steps, self.training.momentum, self.problem.w0.dtype)
-        uploads = Uploads(outcome.message, clients, steps, reach, lambda w: self._losses_at(w, state, clients.ids, ask))
+        uploads = Uploads(
+            outcome.message,
+            clients,
+            steps,
+            lambda: self._travel(call.round.lr, steps),
+            lambda w: self._losses_at(w, state, clients.ids, ask),
+        )
         with self._keyed(Moment.AGGREGATE, state.t), representable(where):
             aggregated = self.algorithm.aggregate(state.server, uploads, call.round)
         noted = as_noted(aggregated.noted, clients.ids, self.algorithm.name)
@@ -209,6 +214,11 @@ class Server:
         known = is_registered(self.algorithm)
         seed = None if known else torch_seed(self.seed, Purpose.SERVER, t, moment)
         return keyed_if(seed, own=held_by([self.algorithm]))
+
+    def _travel(self, lr: float, steps: Tensor) -> Tensor:
+        if self.training.optimiser != "sgd":
+            raise no_travel(self.training.optimiser)
+        return travel(lr, steps, self.training.momentum, self.problem.w0.dtype)
 
     def _losses_at(self, w: Tensor, state: ServerState, ids: tuple[int, ...], ask: Ask) -> Tensor:
         scores = ask(replace(self.question(state, ids, "train", w), purpose=Purpose.LOSSES))
