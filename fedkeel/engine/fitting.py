@@ -11,6 +11,7 @@ from fedkeel.errors import FedkeelError, ModelError, invalid
 from fedkeel.learning.losses import Loss, in_shape_of
 from fedkeel.learning.metrics import check_metrics
 from fedkeel.learning.task import Task
+from fedkeel.learning.verification import verify
 
 EXAMPLES = 8
 
@@ -31,7 +32,7 @@ def check_on(task: Task, x: Tensor, y: Tensor, name: str, classes: int) -> None:
         _check_outputs(outputs, x, y, task.loss, name, classes)
         assert isinstance(outputs, Tensor)
         check_metrics(task.metrics, outputs, y)
-        task.verify(x, y, as_channels_last(x) if task.channels_last and x.dim() == 4 else x)
+        verify(task, x, y, as_channels_last(x) if task.channels_last and x.dim() == 4 else x)
     except FedkeelError:
         raise
     except Exception as error:  # whatever a stranger's forward pass or loss may raise

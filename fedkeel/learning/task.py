@@ -24,19 +24,8 @@ from fedkeel.learning.kernels.dense import recognise
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.losses import Loss, cross_entropy
 from fedkeel.learning.metrics import Metric
-from fedkeel.learning.recognise import layers_of
 from fedkeel.learning.staged import Staged
-from fedkeel.learning.trial import (
-    ON_ACCELERATORS,
-    ROUND_OFF,
-    Answer,
-    Reference,
-    difference,
-    in_last_digits,
-    nudged,
-    reference,
-    same_draws,
-)
+from fedkeel.learning.trial import same_draws
 
 
 @dataclass(frozen=True)
@@ -101,7 +90,7 @@ class Net:
 
     def __init__(self, task: Task, buffers: Tensor, train: bool) -> None:
         self._task = task
-        self._module = task._train_module if train else task._eval_module
+        self._module = task.train_module if train else task._eval_module
         # Copies, not views: views share one version counter, and autograd would refuse what BatchNorm writes into one.
         self._buffers = {name: part.clone() for name, part in task.buffer_layout.unflatten(buffers).items()}
 
@@ -186,7 +175,8 @@ class Task:
         if dtype not in (torch.float32, torch.float64):
             raise invalid("dtype", "float32 or float64", str(dtype))
         check_module(module, dtype)
-        self._given: nn.Module | None = module  # until ``verify`` has seen that the copies have nothing to do with it
+        self.given: nn.Module | None = module
+        """The module as it came, until ``verification`` has seen that the copies have nothing to do with it."""
         module = copied(module).to("cpu", dtype)
         self.loss = loss
         self.dtype = dtype
@@ -198,26 +188,29 @@ class Task:
         self.w0 = self.layout.flatten(dict(module.named_parameters()), dtype)
         self.b0 = self.buffer_layout.flatten(dict(module.named_buffers()), dtype)
         module.to(self.device)
-        self._train_module = module.train()
+        self.train_module = module.train()
+        """The copy that computes in training mode; parameters and buffers are put into it."""
         self._eval_module = copied(module).eval()
-        self._bound = BoundModule(module, self.layout, self.buffer_layout, dtype)
+        self.bound = BoundModule(module, self.layout, self.buffer_layout, dtype)
         self.dense = recognise(module, self.layout, loss)
         self.convolutional = any(isinstance(m, nn.Conv2d) for m in module.modules())
         self.channels_last = self.convolutional
         """Whether images are to be laid out as convolutions like them."""
         self.notices: list[str] = []
-        """What ``verify`` found that a person should know."""
+        """What ``verification`` found that a person should know."""
         self.metrics: dict[str, Metric] = {}
         """What is measured beside accuracy and loss, by name."""
-        self._writes_inputs = False
-        self._not_functional = ""
+        self.writes_inputs = False
+        """Whether the model writes into what it is given, and must have a copy."""
+        self.not_functional = ""
+        """Why the model cannot be called as a function of its parameters, if it cannot."""
         self.draws_nothing = draws_nothing(module, loss)
         """Whether the model is known to draw no random numbers; of one with code of its own, nobody knows."""
 
     @property
     def generators(self) -> list[Any]:
         """Those that parts of the model keep as their own."""
-        copies = (self._train_module, self._eval_module, self._bound.module)
+        copies = (self.train_module, self._eval_module, self.bound.module)
         return held_by(part for module in copies for part in module.modules())
 
     @property
@@ -232,147 +225,28 @@ class Task:
 
     def require_stages(self) -> Staged:
         """The model as a staged one, or an error that says how to make it so."""
-        if not isinstance(self._train_module, Staged):
+        if not isinstance(self.train_module, Staged):
             raise ModelError(
-                f"this algorithm needs a model cut into stages, got {type(self._train_module).__name__}; "
+                f"this algorithm needs a model cut into stages, got {type(self.train_module).__name__}; "
                 "build it as fedkeel.Staged({'body': ..., 'head': ...})."
             )
-        return self._train_module
+        return self.train_module
 
     def net(self, buffers: Tensor, train: bool) -> Net:
         """One client's model with buffers [m]; its forward passes in training mode advance a copy of them."""
-        if self._not_functional:
-            raise ModelError(self._not_functional)
+        if self.not_functional:
+            raise ModelError(self.not_functional)
         return Net(self, buffers, train)
 
     def handed(self, x: Tensor) -> Tensor:
         """Inputs as a model may have them: a copy for those that write into them."""
-        return x.clone() if self._writes_inputs else x
+        return x.clone() if self.writes_inputs else x
 
     @torch.no_grad()
     def plain_outputs(self, x: Tensor) -> object:
         """What the module itself gives for inputs x [B, ...] in evaluation mode: a tensor, if it is a sound model."""
         with same_draws(self.draws_nothing, self.device):
             return self.module_at(self.w0, self.b0).to(self.device)(x.clone())
-
-    def verify(self, x: Tensor, y: Tensor, images: Tensor | None = None) -> None:
-        """Compare, before anything is trained, what is computed here with plain torch on samples x [B, ...], y [B].
-
-        ``images`` are the same samples as training will have them, if that is not how x lies in memory. Where value,
-        gradient, buffers or outputs differ by more than round-off, autograd on the module as it was given takes over
-        for good, and a notice says so. What has no right way is refused. Once is enough.
-        """
-        if self._given is None:
-            return
-        fast = self._verdict(x, y, x if images is None else images)
-        if fast:
-            self.dense, self.channels_last = None, False
-            self._bound = BoundModule(self._train_module, self.layout, self.buffer_layout, self.dtype, plainly=True)
-            said = self._plainly(x, y, fast)
-            self.notices += [said] if said else []
-        self._given = None
-
-    def _verdict(self, x: Tensor, y: Tensor, images: Tensor) -> str:
-        """In what the fast ways differ from plain torch; nothing if they do not."""
-        simple = layers_of(self._train_module) is not None  # no forward pass in it but torch's
-        found = ""
-        for seed in range(2):  # since a ReLU may stand so close to zero that round-off turns it
-            point, expected = self._reference(x, y, seed)
-            self._writes_inputs = expected.writes_inputs
-            if expected.always_draws:
-                return "outputs in evaluation, which are random"
-            found = self._difference(point, images, y, expected)
-            if not found and not simple:
-                found = self._difference(point, images, y, expected, self.objective)
-            if found:
-                # Deep networks multiply round-off: see how far a change of the last digits takes plain torch itself.
-                _, shaken = self._reference(x, y, seed, shaken=True)
-                found = self._difference(point, images, y, expected, None, shaken) or (
-                    "" if simple else self._difference(point, images, y, expected, self.objective, shaken)
-                )
-            if not found:
-                break
-        return found
-
-    def _plainly(self, x: Tensor, y: Tensor, fast: str) -> str:
-        """What to tell about a model whose fast way differs, if the plain way does not; else an error."""
-        point, expected = self._reference(x, y, 0)
-        if expected.always_draws:
-            return ""  # nothing can be compared, and nothing is wrong with that
-        _, shaken = self._reference(x, y, 0, shaken=True)
-        found = self._difference(point, x, y, expected, None, shaken)
-        if found:
-            if self._differs(self._reference(x, y, 0)[1].answer, expected.answer):
-                return "the model gives other results each time for the same samples; it is computed by plain autograd."
-            raise ModelError(
-                f"the model does not always give the same {found} for the same parameters, buffers and samples; state "
-                "that it keeps elsewhere (attributes, counters) must be a buffer, since every client has its own."
-            )
-        functional = self._difference(point, x, y, expected, self.objective, shaken)
-        if functional:
-            self._not_functional = (
-                "this algorithm calls the model as a function of its parameters, which does not give what the model "
-                f"gives ({functional}); let it take its parameters from its own attributes at every forward pass."
-            )
-        return (
-            f"the fast way to compute this model differs from plain autograd ({fast}), so plain autograd is used: "
-            "the results are right, the rounds take longer."
-        )
-
-    def _reference(self, x: Tensor, y: Tensor, seed: int, shaken: bool = False) -> tuple[Tensor, Reference]:
-        """A point [d] near the start, and what plain torch gives there, in training mode where that can be compared."""
-        w = nudged(self.w0, self.layout, seed)
-        if shaken:
-            w = in_last_digits(w)
-        batch = Batch(x, y)
-
-        def computed(train: bool) -> Reference:
-            def value(outputs: Tensor) -> Tensor:
-                return self._mean_loss(outputs, batch)
-
-            module = self.module_at(w, self.b0).to(self.device)
-            return reference(module, self._given, self.layout, self.buffer_layout, x, value, train, self.draws_nothing)
-
-        try:
-            expected = computed(True)
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            expected = computed(False)
-        if expected.draws and not expected.always_draws:
-            expected = computed(False)
-        if self.loss.l2:
-            loss, gradient, *rest = expected.answer
-            penalty = 0.5 * self.loss.l2 * w.square().sum()
-            answer = Answer(loss + penalty.to(loss.device), gradient + self.loss.l2 * w.to(gradient.device), *rest)
-            expected = expected._replace(answer=answer)
-        return w.to(self.device), expected
-
-    def _difference(
-        self,
-        w: Tensor,
-        x: Tensor,
-        y: Tensor,
-        expected: Reference,
-        objective: Objective | None = None,
-        shaken: Reference | None = None,
-    ) -> str:
-        """In what the answer here, or that of the functional call, differs from plain torch's; empty: in nothing."""
-        b = self.b0.to(self.device)
-        batch = Batch(x[None], y[None])
-        try:
-            with same_draws(self.draws_nothing, self.device, self.generators):
-                gradient, loss, after = self.gradient(w[None], b[None], batch, objective, train=expected.train)
-            with same_draws(self.draws_nothing, self.device, self.generators), torch.no_grad():
-                outputs = self._outputs(w, b, x) if objective is None else self.net(b, False).forward(w, x)
-        except Exception as error:  # whatever it is, plain torch has no such trouble
-            return f"answer ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
-        answer = Answer(loss[0], gradient[0], after[0], outputs)
-        return self._differs(answer, expected.answer, None if shaken is None else shaken.answer)
-
-    def _differs(self, answer: Answer, expected: Answer, shaken: Answer | None = None) -> str:
-        tolerance = ROUND_OFF[self.dtype] if self.device.type == "cpu" else ON_ACCELERATORS
-        return difference(answer, expected, self.layout, self.buffer_layout, tolerance, shaken)
 
     def gradient(
         self,
@@ -407,7 +281,7 @@ class Task:
     def _gradient_of_loss(self, y: Tensor, b: Tensor, one: Batch, train: bool, out: Tensor) -> tuple[Tensor, Tensor]:
         """The plain loss's gradient at one client, written to ``out`` [d]."""
         x = self.handed(one.x)
-        value, after = self._bound.gradient(y, b, x, lambda outputs: self._mean_loss(outputs, one), train, out)
+        value, after = self.bound.gradient(y, b, x, lambda outputs: self.mean_loss(outputs, one), train, out)
         if self.loss.l2:
             out.add_(y, alpha=self._l2_share(one))
             value = value + 0.5 * self._l2_share(one) * y.square().sum()
@@ -434,12 +308,18 @@ class Task:
 
     def objective(self, net: Net, vector: Tensor, batch: Batch, extras: dict[str, Tensor]) -> Tensor:
         """The plain loss of one client: mean over its batch, and the model's own λ/2·‖w‖² where it has one."""
-        value = self._mean_loss(net.forward(vector, batch.x), batch)
+        value = self.mean_loss(net.forward(vector, batch.x), batch)
         return value + 0.5 * self._l2_share(batch) * vector.square().sum() if self.loss.l2 else value
 
-    def _mean_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+    def mean_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Of one client's batch, without λ/2·‖w‖²."""
         losses = self.loss.per_sample(outputs, batch.y)
         return losses.mean() if batch.weight is None else (losses * batch.weight).sum()
+
+    def use_plain_autograd(self) -> None:
+        """Leave the fast ways for good."""
+        self.dense, self.channels_last = None, False
+        self.bound = BoundModule(self.train_module, self.layout, self.buffer_layout, self.dtype, plainly=True)
 
     def _l2_share(self, batch: Batch) -> float:
         """λ; of a batch that is only part of a full pass its share, so that the parts add up."""
@@ -468,7 +348,7 @@ class Task:
         """The model on one part of the samples; what it draws follows from the seed, if there is one."""
         w, b = w.to(self.device), b.to(self.device)
         with keyed_if(seed, self.device, [] if seed is None else self.generators):
-            outputs = self._outputs(w, b, x)
+            outputs = self.outputs(w, b, x)
             # Truth values or shares; where no answer is right or wrong, there is no accuracy.
             right = self.loss.correct
             hits = math.nan if right is None else float(right(outputs, y).cpu().sum(dtype=torch.float64))
@@ -476,8 +356,9 @@ class Task:
             # Summed in main memory, since not every accelerator has double precision.
             return Marks(hits, float(self.loss.per_sample(outputs, y).cpu().sum(dtype=torch.float64)), len(y), sums)
 
-    def _outputs(self, w: Tensor, b: Tensor, x: Tensor) -> Tensor:
-        return self._bound.outputs(w, b, self.handed(x)) if self.dense is None else self.dense.logits(w, x)
+    def outputs(self, w: Tensor, b: Tensor, x: Tensor) -> Tensor:
+        """What the model (w [d], b [m]) answers to x [B, ...] in evaluation mode, computed the fast way."""
+        return self.bound.outputs(w, b, self.handed(x)) if self.dense is None else self.dense.logits(w, x)
 
     def score(self, w: Tensor, marks: Sequence[Marks]) -> Score:
         """The parts' marks, in the order of the parts, as one score."""

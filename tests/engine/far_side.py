@@ -70,7 +70,7 @@ class FarSide:
         self.near = near
         self.weather = weather
         self._description = description
-        self._module = tiny_task(norm=len(near.task.buffer_layout) > 0)._train_module
+        self._module = tiny_task(norm=len(near.task.buffer_layout) > 0).train_module
         self._directory = directory
         self._sites: dict[int, Site] = {}
         self._waiting: list[tuple[int, bytes]] = []

@@ -31,7 +31,7 @@ def equipment(algorithm: Algorithm, task: Task | None = None) -> Equipment:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_can_be_described(name: str) -> None:
     here = equipment(make_algorithm(name))
-    there = Description.read(Description.of("run", here).write()).equipment(here.task._train_module)
+    there = Description.read(Description.of("run", here).write()).equipment(here.task.train_module)
     assert type(there.algorithm) is type(here.algorithm)
     assert there.algorithm.params == here.algorithm.params
     assert (there.training, there.seed, there.max_update_norm) == (TRAINING, 5, 2.5)
@@ -70,8 +70,8 @@ def test_an_own_class_is_named_by_its_module_and_imported_only_if_allowed() -> N
     described = Description.of("run", here)
     assert described.algorithm == "tests.engine.test_description:Mine"
     with pytest.raises(InputError, match="is code outside fedkeel"):
-        described.equipment(here.task._train_module)
-    there = described.equipment(here.task._train_module, allow_plugins=True)
+        described.equipment(here.task.train_module)
+    there = described.equipment(here.task.train_module, allow_plugins=True)
     assert type(there.algorithm) is Mine
 
 

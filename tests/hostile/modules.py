@@ -120,7 +120,7 @@ def laid_out(task: Task, x: Tensor) -> Tensor:
 def outputs(task: Task, w: Tensor, b: Tensor, x: Tensor) -> Tensor:
     given = laid_out(task, x)
     with torch.no_grad():
-        found = task._outputs(w, b, given)
+        found = task.outputs(w, b, given)
     same(x, given, 0, "samples after evaluation")
     return found
 
@@ -142,7 +142,7 @@ def gradients(case: zoo.Case, task: Task, x: Tensor, y: Tensor, close: float) ->
         found = torch.autograd.grad(value, [named[e.name] for e in task.layout], materialize_grads=True)
         gradient = torch.cat([part.reshape(-1) for part in found])
         expected.append((gradient, value.detach(), task.buffer_layout.flatten(dict(module.named_buffers()), x.dtype)))
-    ways = [None] if task._not_functional else [None, task.objective]
+    ways = [None] if task.not_functional else [None, task.objective]
     for way in ways:
         if way is not None and case.base == "listed":
             continue  # a trial refuses it; here there may have been none

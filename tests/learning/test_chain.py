@@ -51,7 +51,7 @@ def test_gradient_equals_autograd(name: str, padded: bool) -> None:
     torch.manual_seed(0)
     module = CHAINS[name]()
     task = Task(module, dtype=torch.float64)
-    assert task._bound._chain is not None
+    assert task.bound._chain is not None
     x, targets = torch.randn(5, 2, 8, 8, dtype=torch.float64), torch.randint(0, 3, (5,))
     weight = torch.rand(5, dtype=torch.float64) if padded else None
     images = x.contiguous(memory_format=torch.channels_last)
@@ -67,7 +67,7 @@ def test_gradient_equals_autograd(name: str, padded: bool) -> None:
 
 @pytest.mark.parametrize("name", ["lenet_w3", "cnn_moon", "cnn_fedveca_mnist"])
 def test_models_of_the_papers_are_chains(name: str) -> None:
-    assert Task(models.build(name))._bound._chain is not None
+    assert Task(models.build(name)).bound._chain is not None
 
 
 def test_other_losses_work_as_well() -> None:
@@ -75,7 +75,7 @@ def test_other_losses_work_as_well() -> None:
     task = Task(CHAINS["two classes"](), squared_hinge(), torch.float64)
     x, targets = torch.randn(1, 5, 2, 8, 8, dtype=torch.float64), torch.randint(0, 2, (1, 5))
     ours = task.gradient(task.w0[None], task.b0[None], Batch(x, targets))[0]
-    task._bound._chain = None
+    task.bound._chain = None
     assert torch.allclose(ours, task.gradient(task.w0[None], task.b0[None], Batch(x, targets))[0], rtol=1e-12)
 
 

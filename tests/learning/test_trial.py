@@ -13,6 +13,7 @@ from fedkeel.learning import models
 from fedkeel.learning.admission import check_counts
 from fedkeel.learning.kernels import dense
 from fedkeel.learning.task import Batch, Task
+from fedkeel.learning.verification import verify
 
 X, Y = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
 
@@ -30,7 +31,7 @@ def test_a_fast_path_that_is_wrong_is_not_used(dtype: torch.dtype, monkeypatch: 
     task = Task(net(), dtype=dtype)
     x = X.to(dtype)
     wrong, *_ = task.gradient(task.w0[None], task.b0[None], Batch(x[None], Y[None]))
-    task.verify(x, Y)
+    verify(task, x, Y)
     right, *_ = task.gradient(task.w0[None], task.b0[None], Batch(x[None], Y[None]))
     expected, *_ = task.gradient(task.w0[None], task.b0[None], Batch(x[None], Y[None]), task.objective)
     assert task.dense is None
@@ -47,14 +48,14 @@ def test_models_of_the_zoo_pass(name: str) -> None:
     task = Task(models.build(name), spec.loss)
     x, y = torch.randn(8, *spec.input_shape), torch.arange(8) % spec.classes
     before = torch.get_rng_state()
-    task.verify(x, y, as_channels_last(x) if task.channels_last else x)
+    verify(task, x, y, as_channels_last(x) if task.channels_last else x)
     assert not task.notices
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_numbers_that_are_not_finite_are_equal_where_they_stand_in_the_same_places() -> None:
     task = Task(net())
-    task.verify(X * float("inf"), Y)
+    verify(task, X * float("inf"), Y)
     assert not task.notices
 
 
@@ -64,7 +65,7 @@ def test_a_model_that_writes_into_its_inputs_gets_copies() -> None:
             return super().forward(x.mul_(2))
 
     task = Task(Writing(5, 3))
-    task.verify(X.clone(), Y)
+    verify(task, X.clone(), Y)
     kept = X.clone()
     task.evaluate(task.w0, task.b0, kept, Y)
     task.gradient(task.w0[None], task.b0[None], Batch(kept[None], Y[None]))
@@ -75,7 +76,7 @@ def test_a_function_that_holds_on_to_the_original_is_refused() -> None:
     module = nn.Linear(5, 3)
     module.forward = lambda x: 2 * x @ module.weight.T  # type: ignore[method-assign]
     with pytest.raises(ModelError, match="holds on to a layer"):
-        Task(module).verify(X, Y)
+        verify(Task(module), X, Y)
 
 
 def test_a_model_that_cuts_the_gradient_off_is_refused() -> None:
@@ -84,7 +85,7 @@ def test_a_model_that_cuts_the_gradient_off_is_refused() -> None:
             return super().forward(x).detach()
 
     with pytest.raises(ModelError, match="do not depend on its trainable parameters"):
-        Task(Cut(5, 3)).verify(X, Y)
+        verify(Task(Cut(5, 3)), X, Y)
 
 
 def with_buffer(value: Tensor) -> nn.Module:
