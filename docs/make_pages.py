@@ -1,10 +1,10 @@
-"""Builds docs/algorithms (a page an algorithm, an index) and docs/reference.md. ``python docs/make_pages.py [--check]``
+"""Builds docs/algorithms, docs/papers and docs/reference.md. ``python docs/make_pages.py [--check]``
 
 A page is put together from the registry (box, parameters, modes, laws, published numbers), from one measured round
 (traffic and state, ``pages/measure.py``), from the recorded traces in tests/golden and docs/results/*.json
 (``pages/data.py``), and from the notes in docs/algorithms/notes, which are written by hand; ``pages/render.py`` sets it
-all as Markdown. With ``--check`` nothing is written; the exit code is 1 if a page on disk differs from what would be
-written.
+all as Markdown. The papers' pages come from what they printed and from results/ (``pages/papers.py``). With ``--check``
+nothing is written; the exit code is 1 if a page on disk differs from what would be written.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from docs.pages import papers  # noqa: E402
 from docs.pages.data import PAGES, RESULTS  # noqa: E402
 from docs.pages.measure import measure_all  # noqa: E402
 from docs.pages.reference import PATH as REFERENCE  # noqa: E402
@@ -31,7 +32,7 @@ def build() -> dict[Path, str]:
     """Every page by its path."""
     measured = {name: measure_all(name) for name in ALGORITHMS}
     pages = {PAGES / f"{name}.md": page(name, measured[name]) for name in ALGORITHMS}
-    return pages | {PAGES / "README.md": index(measured), REFERENCE: reference()}
+    return pages | {PAGES / "README.md": index(measured), REFERENCE: reference()} | papers.pages()
 
 
 def stale(pages: Mapping[Path, str]) -> list[str]:
@@ -44,8 +45,8 @@ def stale(pages: Mapping[Path, str]) -> list[str]:
             wanted, there = _without_results(wanted), _without_results(there)
         if there != wanted:
             found.append(path.name)
-    extra = {path.name for path in PAGES.glob("*.md")} - {path.name for path in pages}
-    return found + sorted(extra)
+    extra = {path for folder in (PAGES, papers.FOLDER) for path in folder.glob("*.md")} - set(pages)
+    return found + sorted(path.name for path in extra)
 
 
 def _without_results(text: str) -> str:
@@ -53,7 +54,9 @@ def _without_results(text: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write docs/algorithms from the registry, measurements and notes.")
+    parser = argparse.ArgumentParser(
+        description="Write the pages of docs from registry, measurements, records and notes."
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page differs")
     checks = parser.parse_args().check
     pages = build()
@@ -62,7 +65,9 @@ def main() -> int:
         print("\n".join(f"out of date: {name}" for name in old) or f"{len(pages)} pages are up to date")
         return 1 if old else 0
     for path, text in pages.items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    papers.draw_pictures()
     print(f"{len(pages)} pages written, {len(old)} changed")
     return 0
 

@@ -13,7 +13,7 @@ from fedkeel.errors import InputError, unknown
 if TYPE_CHECKING:
     from fedkeel.papers.format import Scale
     from fedkeel.papers.records import Records
-    from fedkeel.papers.verdict import ExhibitVerdict, Judged
+    from fedkeel.papers.verdicts import ExhibitVerdict, Judged
 
 FOLDERS = (Path("paper-runs"), Path("results"))
 """Where records are looked for: those just made, then the published ones."""
@@ -39,8 +39,7 @@ def verdict(
     from fedkeel.cli.main import print_json
     from fedkeel.cli.paper_run import chosen
     from fedkeel.cli.screen import say
-    from fedkeel.papers import markdown
-    from fedkeel.papers import verdict as verdicts
+    from fedkeel.papers import markdown, verdicts
 
     records, wanted = _records(source), _scale(scale)
     found = [verdicts.verdict(one.id, records, wanted) for one in chosen(names)]

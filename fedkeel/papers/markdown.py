@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedkeel.papers.rules import KINDS
-from fedkeel.papers.verdict import Cell, ExhibitVerdict, Judged
+from fedkeel.papers.verdicts import Cell, ExhibitVerdict, Judged
 
 
 def exhibit_section(found: ExhibitVerdict, heading: str = "##") -> str:
     """Everything about one exhibit but its picture."""
     parts = [f"{heading} {found.exhibit.where}: {found.exhibit.title}", found.exhibit.shows]
-    parts += [f"{heading}# {_heading(column, found)}\n\n{column_table(column)}" for column in found.columns]
+    parts += [f"{heading}# {column_title(column, found)}\n\n{column_table(column)}" for column in found.columns]
     parts += [claims(found)] if found.claims else []
     parts += [summary(found)] if found.cells else []
     return "\n\n".join(parts)
 
 
-def _heading(column: Judged, found: ExhibitVerdict) -> str:
+def column_title(column: Judged, found: ExhibitVerdict) -> str:
+    """With its measure, where there are several."""
     several = len({one.measure for one in found.columns if one.id == column.id}) > 1
     same = len({str(one.measure) for one in found.columns}) == 1
     return f"{column.title}: {column.measure}" if several or not same else column.title

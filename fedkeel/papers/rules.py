@@ -61,6 +61,8 @@ class Entry:
     ours: Summary | None = None
     why: str = "there is no record"
     """Why there is nothing of ours."""
+    rival: bool = True
+    """False for training in one place: a yardstick that nobody competes with."""
     contradiction: str = ""
     """What else the paper prints that this cannot be true beside."""
 
@@ -232,9 +234,8 @@ class Column:
         the paper's own, to all others).
         """
         mine = self._entries[method]
-        others = {name: entry for name, entry in self._entries.items() if name != method and entry.own != mine.own}
-        if not others:
-            others = {name: entry for name, entry in self._entries.items() if name != method}
+        rivals = {name: entry for name, entry in self._entries.items() if name != method and entry.rival}
+        others = {name: entry for name, entry in rivals.items() if entry.own != mine.own} or rivals
         found: dict[str, list[str]] = {"held": [], "level": [], "reversed": []}
         for entry in others.values():
             became = self._relation(mine, entry)
@@ -274,14 +275,15 @@ class Column:
 
     def winners(self) -> tuple[list[str], list[str]]:
         """The best in print, as printed, and the best of those that were run here, with whoever is level with it."""
-        printed = {name: printed_point(one.printed, self._budget, True) for name, one in self._entries.items()}
+        rivals = {name: entry for name, entry in self._entries.items() if entry.rival}
+        printed = {name: printed_point(one.printed, self._budget, True) for name, one in rivals.items()}
         in_print = self._first({name: point for name, point in printed.items() if point is not None})
-        here = self._first(
-            {n: Point(e.ours.value, e.ours.beyond) for n, e in self._entries.items() if e.ours is not None}
-        )
-        best = self._entries[here[0]] if here else None
-        level = [n for n, e in self._entries.items() if best is not None and e is not best and e.ours is not None]
-        return in_print, here[:1] + [n for n in level if best and self.ahead_here(best, self._entries[n]) == 0]
+        here = self._first({n: Point(e.ours.value, e.ours.beyond) for n, e in rivals.items() if e.ours is not None})
+        best = here[:1]
+        return in_print, best + [n for n in rivals if best and n not in best and self._level(best[0], n)]
+
+    def _level(self, one: str, other: str) -> bool:
+        return self.ahead_here(self._entries[one], self._entries[other]) == 0
 
     def _first(self, points: Mapping[str, Point]) -> list[str]:
         known = {name: point.value for name, point in points.items() if not point.beyond}

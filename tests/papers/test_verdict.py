@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from fedkeel.papers.cells import Printed
 from fedkeel.papers.checks import Checked
-from fedkeel.papers.format import Paper
+from fedkeel.papers.contradictions import bests, contradiction
+from fedkeel.papers.format import Measure, Paper, papers
 from fedkeel.papers.records import Record
-from fedkeel.papers.verdict import ExhibitVerdict, judge, total
+from fedkeel.papers.verdicts import ExhibitVerdict, judge, total, verdict
 from tests.papers.made import HEAD, paper, record, records
 
 TABLE = """
@@ -299,3 +301,17 @@ def test_a_diverged_run_in_a_table(made: Paper) -> None:
     found = judge(final, final.exhibits["t"], records(*runs))
     assert str(found.columns[1].cells[2].ours) == "diverged"
     assert json.dumps(found.as_json(), allow_nan=False)
+
+
+def test_the_papers_contradict_themselves_where_their_own_tables_say_so() -> None:
+    """FedDC: FedAvg never has 80 % on CIFAR-10 in Table 1, and 80.42 % in Table 3."""
+    cell = next(
+        cell
+        for column in verdict("feddc.table1", records()).columns
+        for cell in column.cells
+        if column.id == "cifar10-d1-all" and cell.method == "fedavg"
+    )
+    known = bests(papers()["feddc"])
+    printed = Printed("fedavg", "FedAvg", "fedavg", "cifar10-d1-all", cell.printed, True)
+    found = contradiction(papers()["feddc"], Measure(kind="rounds_to", target=0.8), printed, known)
+    assert found == "never reached, it says, but Table 3 prints a best of 80.42 against the target 80"

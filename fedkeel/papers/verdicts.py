@@ -159,6 +159,7 @@ def _entry(
         title=cell.title,
         own=paper.methods[cell.method].algorithm in paper.own,
         printed=cell.printed,
+        rival=paper.methods[cell.method].algorithm != "centralised",
         ours=found if isinstance(found, Summary) else None,
         why="" if isinstance(found, Summary) else found.why,
         contradiction=contradiction(paper, measure, cell, known),

@@ -1,0 +1,131 @@
+"""The pages about the papers are made from what they printed and from records, whether there are any or not."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.pages import papers as pages
+from fedkeel.errors import DataError
+from fedkeel.papers.format import Measure, papers
+from fedkeel.papers.plan import planned
+from fedkeel.papers.records import Record, Records
+from fedkeel.papers.rules import margins
+from fedkeel.papers.verdicts import verdict
+
+EMPTY = Records(Path("results"), {})
+
+
+def of(*made: Record) -> Records:
+    return Records(Path("results"), {(r.paper, r.setting, r.method, r.scale, r.seed): r for r in made})
+
+
+def run_of(paper: str, setting: str, method: str, reached: int, seed: int = 0) -> Record:
+    """A full run, such as the paper's file describes, that has 99 % from a round on."""
+    run = planned(papers()[paper], setting, method, "full", seed)
+    rounds = tuple(range(1, run.rounds + 1))
+    accuracy = tuple(0.5 if r < reached else 0.99 for r in rounds)
+    return Record(
+        paper=paper,
+        setting=setting,
+        scale="full",
+        method=method,
+        seed=seed,
+        key=run.key,
+        experiment={},
+        fedkeel="0.1.0",
+        commit="0123456789abcdef",
+        rounds=run.rounds,
+        ended="finished",
+        series={"accuracy": (rounds, accuracy), "loss": (rounds, accuracy)},
+        steps=1,
+        bytes_up=1,
+        bytes_down=1,
+        seconds=1800.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def empty() -> dict[str, str]:
+    return {path.name: text for path, text in pages.pages(EMPTY).items()}
+
+
+def test_without_records_everything_is_not_run_and_nothing_is_left_out(empty: dict[str, str]) -> None:
+    assert empty.keys() == {"README.md", *(f"{name}.md" for name in papers())}
+    for name, paper in papers().items():
+        text = empty[f"{name}.md"]
+        for exhibit in paper.exhibits.values():
+            assert f"## {exhibit.where}: {exhibit.title}" in text
+        cells = sum(len(verdict(exhibit.id, EMPTY).cells) for exhibit in paper.exhibits.values())
+        assert f"0 not comparable, {cells} not run" in text
+        parts = [part for exhibit in paper.exhibits.values() for part in exhibit.parts]
+        for opened in {one for part in parts for line in part.lines for one in paper.settings[line.setting].open}:
+            assert opened in text
+
+
+def test_only_what_needs_no_record_has_a_picture_then(empty: dict[str, str]) -> None:
+    toys = [exhibit for paper in papers().values() for exhibit in paper.exhibits.values() if exhibit.kind == "toy"]
+    shown = [name for text in empty.values() for name in re.findall(r"\(pictures/(.*?)\)", text)]
+    assert shown == [pages.picture(toy).name for toy in toys]
+
+
+def test_every_picture_that_a_page_shows_is_there() -> None:
+    for page in pages.FOLDER.glob("*.md"):
+        for name in re.findall(r"\(pictures/(.*?)\)", page.read_text(encoding="utf-8")):
+            assert (pages.PICTURES / name).stat().st_size > 1000, f"{page.name}: python docs/make_pages.py draws {name}"
+
+
+def test_tables_are_whole(empty: dict[str, str]) -> None:
+    """Every row of a table has as many cells as its head."""
+    for text in empty.values():
+        for block in re.findall(r"(?:^\|.*\|\n?)+", text, re.MULTILINE):
+            widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.strip().splitlines()}
+            assert len(widths) == 1, block
+
+
+def test_records_turn_into_numbers_and_verdicts() -> None:
+    made = [run_of("feddc", "mnist-d2-15", "feddc", 62, seed) for seed in range(3)]
+    known = of(*made, run_of("feddc", "mnist-d2-15", "scaffold", 10))
+    text = pages.pages(known)[pages.FOLDER / "feddc.md"]
+    assert "4 runs on record, 2.0 hours of one core, by fedkeel 0.1.0 (0123456789)." in text
+    assert re.search(r"\| FedDC \| 62 \| 62 ± 0 \| .* \| 3 \| reproduced \|", text)
+    assert re.search(r"\| SCAFFOLD \| 72 \| 10 \| .* \| 1 \| not reproduced \|", text)
+    assert "Best in print: FedDC; best here: SCAFFOLD." in text
+
+
+def test_pictures_are_drawn_for_what_is_on_record_and_old_ones_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "PICTURES", tmp_path)
+    (tmp_path / "feddc-figure99.png").touch()
+    line = papers()["feddc"].exhibits["figure3"].panels[0].lines[0]
+    drawn = pages.draw_pictures(of(run_of("feddc", line.setting, line.method, 60)))
+    assert set(tmp_path.iterdir()) == set(drawn)
+    assert tmp_path / "feddc-figure3.png" in drawn
+
+
+def test_a_record_of_another_configuration_is_refused() -> None:
+    stale = run_of("feddc", "mnist-d2-15", "feddc", 62).model_copy(update={"key": "0" * 64})
+    with pytest.raises(DataError, match=r"mnist-d2-15--feddc--seed0 of feddc in results is of another configuration"):
+        pages.pages(of(stale))
+    orphan = run_of("feddc", "mnist-d2-15", "feddc", 62).model_copy(update={"setting": "gone"})
+    with pytest.raises(DataError, match="gone--feddc--seed0"):
+        verdict("feddc.table1", of(orphan))
+
+
+def test_the_rules_in_words_have_the_numbers_of_the_rules_in_code() -> None:
+    text = " ".join(pages.NOTES.read_text(encoding="utf-8").split())
+    accuracy, loss = margins(Measure(kind="best")), margins(Measure(kind="best", metric="loss"))
+    rounds = margins(Measure(kind="rounds_to", target=0.5))
+
+    def percent(share: float) -> str:
+        assert math.isclose(100 * share, round(100 * share))
+        return f"{100 * share:.0f} %"
+
+    for said in (
+        f"{accuracy.most:g} points of accuracy, {percent(loss.most)} of a loss and {percent(rounds.most)} of a number",
+        f"down to {accuracy.least:g} points, {percent(loss.least)} and {percent(rounds.least)}",
+        f"more than {accuracy.cap:g} points, {percent(loss.cap)} of a loss or {percent(rounds.cap)} of the rounds",
+    ):
+        assert said in text, said
