@@ -37,7 +37,7 @@ def verdict(
     if as_json and as_markdown:
         raise typer.BadParameter("--json and --md exclude each other")
     from fedkeel.cli.main import print_json
-    from fedkeel.cli.paper_run import chosen
+    from fedkeel.papers.api import chosen
     from fedkeel.cli.screen import say
     from fedkeel.papers import markdown, verdicts
 
