@@ -37,9 +37,9 @@ def verdict(
     if as_json and as_markdown:
         raise typer.BadParameter("--json and --md exclude each other")
     from fedkeel.cli.main import print_json
-    from fedkeel.papers.api import chosen
     from fedkeel.cli.screen import say
     from fedkeel.papers import markdown, verdicts
+    from fedkeel.papers.api import chosen
 
     records, wanted = _records(source), _scale(scale)
     found = [verdicts.verdict(one.id, records, wanted) for one in chosen(names)]
