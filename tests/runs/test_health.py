@@ -1,10 +1,12 @@
 """A run that goes wrong is told once; the noise of few and unlike clients is not."""
 
+import json
 import math
 import random
 import sqlite3
 import warnings
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,49 @@ def test_an_explosion_of_drift_is_told_once() -> None:
     assert concern.kind == "explosion"
     assert concern.now >= health.FACTOR
     assert concern.round < 40
+
+
+RECORDED = json.loads((Path(__file__).parent / "histories.json").read_text())
+"""Real runs on MNIST-5k (50 clients, 2NN, lr 0.1): round, accuracy, training loss, drift, steps, clients."""
+
+
+def recorded(name: str) -> History:
+    made = History()
+    for t, accuracy, train_loss, drift, steps, clients in RECORDED[name]:
+        made.rounds.append(RoundSummary(t, 0.1, clients, steps, 100, train_loss, drift, 1, 1, 0.1))
+        made.measured.append(Measured(t, "global", "test", accuracy, 0.5))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "by"), [("scaffold without clipping, diverged in round 77", 66), ("vrlsgd, diverged in round 17", 13)]
+)
+def test_real_runs_that_diverge_are_told_of_before(name: str, by: int) -> None:
+    concern, *_ = told(recorded(name))
+    assert concern.kind == "explosion"
+    assert concern.round <= by
+
+
+@pytest.mark.parametrize("name", ["fedavg, one client a round", "feddyn"])
+def test_real_runs_that_are_sound_are_silent(name: str) -> None:
+    """The wildest of two dozen."""
+    assert not told(recorded(name))
+
+
+def test_a_loss_or_a_drift_that_leaps_alone_is_silent() -> None:
+    made = history(drifts=[1.0] * 20 + [4.5] + [1.0] * 20)
+    assert not told(made)
+    made.rounds = [replace(one, drift=1.0, train_loss=50.0 if one.round == 21 else 0.5) for one in made.rounds]
+    assert not told(made)
+
+
+def test_where_no_answer_is_right_or_wrong_nothing_collapses() -> None:
+    assert not told(history([math.nan] * 30))
+
+
+def test_a_deep_fall_is_told_sooner() -> None:
+    (concern,) = told(history([*learning(40, 0.858), *[0.298] * 8]))
+    assert (concern.kind, concern.round) == ("collapse", 45)
 
 
 def test_ordinary_drift_is_silent() -> None:
