@@ -33,8 +33,7 @@ def make_federation(experiment: Experiment, data_dir: Path | None = None) -> Fed
     check_data(experiment)
     data = experiment.data
     if is_path(data.name):
-        federation = from_npz_folder(Path(data.name))
-        return federation.hold_out(data.validation, experiment.seed) if data.validation else federation
+        return _held_out(from_npz_folder(Path(data.name)), experiment)
     params, samples = dict(data.model_extra or {}), data.samples
     if samples is not None and "samples" in SOURCES[data.name].params:  # a generated set makes as many as it is told
         params["samples"], samples = samples, None
@@ -44,7 +43,15 @@ def make_federation(experiment: Experiment, data_dir: Path | None = None) -> Fed
         partition = experiment.partition
         seed = experiment.seed if partition.seed is None else partition.seed
         loaded = loaded.partition(partition.rule, partition.clients, seed, **(partition.model_extra or {}))
-    return loaded.hold_out(data.validation, experiment.seed) if data.validation else loaded
+    return _held_out(loaded, experiment)
+
+
+def _held_out(federation: Federation, experiment: Experiment) -> Federation:
+    """First what clients test on, then what the server does."""
+    data = experiment.data
+    if data.client_test:
+        federation = federation.hold_out_tests(data.client_test, experiment.seed)
+    return federation.hold_out(data.validation, experiment.seed) if data.validation else federation
 
 
 def make_task(

@@ -59,6 +59,9 @@ class DataConfig(Settings):
     validation: float = Field(
         0.0, ge=0, lt=1, description="share of the training samples kept by the server, for feedback"
     )
+    client_test: float = Field(
+        0.0, ge=0, lt=1, description="share of its samples that every client holds out to test on (evaluation.clients)"
+    )
 
 
 class PartitionConfig(Settings):

@@ -1,5 +1,6 @@
 """The Python interface as the README shows it, and own data and models in place of the built-in ones."""
 
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -338,3 +339,33 @@ def test_a_target_of_an_experiment(tmp_path: Path) -> None:
 def test_mistakes_in_how_a_run_is_kept_and_ended(call: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         fk.train("fedavg", model=Net(), data=own_data(), rounds=1, **call)
+
+
+def test_clients_are_scored_on_what_they_held_out(tmp_path: Path) -> None:
+    """From TOML as from Python: the scores are those of the model on each client's held-out samples."""
+    table = {
+        "data": {"client_test": 0.25, "validation": 0.1},
+        "partition": {"clients": 4},
+        "model": {"name": "logistic"},
+        "training": {"rounds": 1},
+        "evaluation": {"clients": True},
+        "run": {"executor": "serial"},
+    }
+    (experiment,) = config.expand(table, [])
+    run = fk.run(experiment, tmp_path / "r")
+    federation = run.simulation.federation
+    dealt = fk.data.load("mnist5k").partition("dirichlet", clients=4, client_test=0.25).hold_out(0.1)
+    assert federation.held_tests is not None
+    assert dealt.held_tests is not None
+    module = models.build("logistic", federation.dataset.input_shape, 10)
+    module.load_state_dict(run.state_dict())
+    scores = run.evaluate_clients()
+    for i, rows in enumerate(federation.held_tests):
+        np.testing.assert_array_equal(rows, dealt.held_tests[i])
+        np.testing.assert_array_equal(federation.clients[i], dealt.clients[i])
+        split = federation.dataset.train
+        x = federation.dataset.transform.prepare(split.x[rows], torch.float32)
+        right = module.eval()(x).argmax(1).numpy() == split.y[rows]
+        assert (scores[i].samples, scores[i].accuracy) == (len(rows), pytest.approx(right.mean()))
+    with closing(sqlite3.connect(tmp_path / "r" / "run.sqlite")) as db:
+        assert db.execute("SELECT DISTINCT split FROM client_metrics").fetchall() == [("test",)]

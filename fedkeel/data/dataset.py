@@ -19,6 +19,7 @@ Indices = npt.NDArray[np.int64]
 TAKEN_SEED = 20240101
 """Decides which training samples a smaller data set keeps: the same ones in every run, whatever its seed."""
 VALIDATION_STREAM = 0x76616C6964  # second half of the Philox key, so that no other use of a seed shares these draws
+TEST_STREAM = 0x74657374
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,14 +169,20 @@ class Dataset:
         note = f"{self.note}; {taken}" if self.note else taken
         return replace(self, train=Split(self.train.x[rows], self.train.y[rows]), partition_labels=labels, note=note)
 
-    def partition(self, rule: str, clients: int, seed: int = 0, **params: Any) -> Federation:
-        """Deal the training samples to ``clients`` by a named rule (see :func:`fedkeel.data.rules`)."""
+    def partition(
+        self, rule: str, clients: int, seed: int = 0, *, client_test: float = 0.0, **params: Any
+    ) -> Federation:
+        """Deal the training samples to ``clients`` by a named rule (see :func:`fedkeel.data.rules`).
+
+        ``client_test`` is the share of its samples that every client holds out to test on (``hold_out_tests``).
+        """
         labels = self.train.y if self.partition_labels is None else self.partition_labels
         labelled = labels.ndim == 1 and labels.dtype == np.int64
         if not labelled:
             labels = np.zeros(len(self.train), dtype=np.int64)
         parts, record = partition(labels, rule, clients, seed, params, labelled)
-        return Federation(self, parts, record)
+        dealt = Federation(self, parts, record)
+        return dealt.hold_out_tests(client_test, seed) if client_test else dealt
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +191,7 @@ class Federation:
 
     The lists are disjoint and none is empty; samples in no list are unused. ``rule`` is the plain record of how they
     were made. ``client_tests[i]`` are indices into ``dataset.test`` where clients have test data of their own;
+    ``held_tests[i]`` are, in their place, training samples that client i only tests on (see :meth:`hold_out_tests`);
     ``validation`` are training samples that the server holds and no client trains on (see :meth:`hold_out`).
     """
 
@@ -192,6 +200,7 @@ class Federation:
     rule: dict[str, Any]
     client_tests: tuple[Indices, ...] | None = None
     validation: Indices | None = None
+    held_tests: tuple[Indices, ...] | None = None
 
     def __post_init__(self) -> None:
         arguments.instance("federation.dataset", self.dataset, Dataset, "a Dataset")
@@ -207,10 +216,27 @@ class Federation:
                 raise invalid("federation.client_tests", f"{len(self.clients)} lists", len(self.client_tests))
             for i, part in enumerate(self.client_tests):
                 _check_indices(part, len(self.dataset.test), f"federation.client_tests[{i}]")
+        if self.held_tests is not None:
+            self._check_held(used)
         if self.validation is not None:
             _check_indices(self.validation, len(used), "federation.validation")
             if self.validation.size == 0 or used[self.validation].any():
                 raise InputError("federation.validation must name samples that no client holds, at least one.")
+
+    def _check_held(self, used: npt.NDArray[np.bool_]) -> None:
+        """Refuse tests that are not apart from all else; ``used`` then counts them in."""
+        held = arguments.instance("federation.held_tests", self.held_tests, tuple, "a tuple of index arrays")
+        if self.client_tests is not None:
+            raise invalid("federation.held_tests", "absent beside client_tests", "both", "Give one of them.")
+        if len(held) != len(self.clients):
+            raise invalid("federation.held_tests", f"{len(self.clients)} lists", len(held))
+        for i, part in enumerate(held):
+            _check_indices(part, len(used), f"federation.held_tests[{i}]")
+            if part.size == 0 or used[part].any() or np.unique(part).size != part.size:
+                raise InputError(
+                    f"federation.held_tests[{i}] must name samples that nobody trains or tests on, at least one."
+                )
+            used[part] = True
 
     def _used(self) -> npt.NDArray[np.bool_]:
         """Which training samples some client holds [n_train]; refuses lists that are not what they should be.
@@ -239,6 +265,27 @@ class Federation:
             used[part] = True
         return used
 
+    def hold_out_tests(self, share: float, seed: int = 0) -> Federation:
+        """The same federation in which every client tests on about ``share`` of its samples, and trains on the others.
+
+        At least one sample is held out and one kept; the choice depends on the seed and the client only.
+        """
+        share = arguments.share("data.client_test", share)
+        seed = check_seed("hold_out_tests.seed", seed)
+        if self.client_tests is not None or self.held_tests is not None:
+            raise invalid("data.client_test", "absent where clients have test samples of their own", share)
+        kept, held = [], []
+        for i, part in enumerate(self.clients):
+            if part.size == 1:
+                hint = "Deal the samples otherwise, or to fewer clients."
+                raise invalid("data.client_test", f"absent where a client (here {i}) has a single sample", share, hint)
+            rng = np.random.Generator(np.random.Philox(key=[seed, TEST_STREAM], counter=[0, 0, 0, i]))
+            order = rng.permutation(part)
+            take = min(max(round(share * part.size), 1), part.size - 1)
+            held.append(np.sort(order[:take]))
+            kept.append(np.sort(order[take:]))
+        return replace(self, clients=tuple(kept), held_tests=tuple(held))
+
     def hold_out(self, share: float, seed: int = 0) -> Federation:
         """The same federation with about ``share`` of every client's samples moved to the server for validation.
 
@@ -265,6 +312,11 @@ class Federation:
     def N(self) -> int:
         """Number of clients."""
         return len(self.clients)
+
+    @property
+    def have_tests(self) -> bool:
+        """Whether clients have test samples of their own."""
+        return self.client_tests is not None or self.held_tests is not None
 
     @cached_property
     def sizes(self) -> Indices:

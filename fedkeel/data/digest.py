@@ -39,7 +39,7 @@ def digests(federation: Federation) -> dict[str, str]:
         "test samples": _digest(data.test.x),
         "test labels": _digest(data.test.y),
         "partition": _digest(*_lists(federation.clients)),
-        "client tests": "none" if federation.client_tests is None else _digest(*_lists(federation.client_tests)),
+        "client tests": _tests(federation),
         "validation": "none" if federation.validation is None else _digest(federation.validation),
         "transform": repr((transform.scale, transform.mean, transform.std, transform.augment)),
         "classes": str(data.classes),
@@ -52,6 +52,12 @@ def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
     A reordered or renewed data set changes many digests at once, so that all of them are named.
     """
     return [words for key, words in WHAT.items() if before.get(key) != now.get(key)]
+
+
+def _tests(federation: Federation) -> str:
+    if federation.held_tests is not None:
+        return f"held out {_digest(*_lists(federation.held_tests))}"
+    return "none" if federation.client_tests is None else _digest(*_lists(federation.client_tests))
 
 
 def _lists(parts: tuple[npt.NDArray[np.int64], ...]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

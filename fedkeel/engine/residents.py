@@ -79,7 +79,7 @@ class Residents:
 
     @property
     def have_tests(self) -> bool:
-        return self.samples.federation.client_tests is not None
+        return self.samples.federation.have_tests
 
     def _asked(self, question: Question, row: int, client: int) -> tuple[Tensor, Tensor]:
         """The samples that a question to a client is about."""

@@ -124,8 +124,11 @@ class Samples:
 
     def client_test(self, client: int) -> tuple[Tensor, Tensor]:
         """Test inputs and targets of one client, where the federation has them apart."""
-        tests = self.federation.client_tests
-        return self.test if tests is None else self._prepared(self.federation.dataset.test, tests[client])
+        federation = self.federation
+        if federation.held_tests is not None:
+            return self._prepared(federation.dataset.train, federation.held_tests[client])
+        tests = federation.client_tests
+        return self.test if tests is None else self._prepared(federation.dataset.test, tests[client])
 
 
 def prepared(

@@ -9,7 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import fedkeel as fk
 from fedkeel.data import Dataset, Federation, Split, from_arrays
+from fedkeel.data.digest import digests
 from fedkeel.errors import InputError
 
 
@@ -144,3 +146,33 @@ def test_labels_for_partitions_go_with_their_samples(tiny: Dataset) -> None:
     kept = marked.take(6)
     assert kept.partition_labels is not None
     assert np.array_equal(tiny.train.x[kept.partition_labels], kept.train.x)
+
+
+def test_clients_test_on_samples_of_their_own() -> None:
+    """A fifth of every client's, apart from what anybody trains on; the common test set stays as it was."""
+    whole = fk.data.load("mnist5k").partition("dirichlet", clients=20, alpha=0.3, seed=1)
+    dealt = fk.data.load("mnist5k").partition("dirichlet", clients=20, alpha=0.3, seed=1, client_test=0.2)
+    assert dealt.held_tests is not None
+    assert len(dealt.dataset.test) == len(whole.dataset.test)
+    for before, kept, held in zip(whole.clients, dealt.clients, dealt.held_tests, strict=True):
+        assert held.size == max(1, round(0.2 * before.size))
+        np.testing.assert_array_equal(np.sort(np.concatenate([kept, held])), np.sort(before))
+    both = dealt.hold_out(0.1)
+    assert both.held_tests is dealt.held_tests
+    assert digests(whole)["client tests"] != digests(dealt)["client tests"]
+    with pytest.raises(InputError, match=r"data\.client_test must be absent where clients have test samples"):
+        dealt.hold_out_tests(0.1)
+
+
+def test_tests_that_somebody_trains_on_are_refused() -> None:
+    dealt = fk.data.load("mnist5k").partition("iid", clients=2, client_test=0.5)
+    assert dealt.held_tests is not None
+    with pytest.raises(InputError, match=r"held_tests\[0\] must name samples that nobody trains"):
+        replace(dealt, held_tests=(dealt.clients[1][:1], dealt.held_tests[1]))
+    with pytest.raises(InputError, match=r"held_tests\[1\] must name samples"):
+        replace(dealt, held_tests=(dealt.held_tests[0], dealt.held_tests[0]))
+    with pytest.raises(InputError, match="validation must name samples that no client holds"):
+        replace(dealt, validation=dealt.held_tests[0][:3])
+    one = fk.data.from_arrays(np.zeros((3, 2)), np.arange(3), np.zeros((3, 2)), np.arange(3))
+    with pytest.raises(InputError, match="single sample"):
+        one.partition("iid", clients=3, client_test=0.5)
