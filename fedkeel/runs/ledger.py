@@ -132,11 +132,11 @@ def add_check(db: sqlite3.Connection, round: int, state: str, kept: str | None, 
 class Written:
     """The rows that a transaction adds to the history, as SQLite keeps them: NaN as NULL, numbers as columns want."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, named: bool) -> None:
+        """``named`` says whether there will be any named values, which most rounds have not."""
+        tables = [table for table in HISTORY_TABLES if named or table != NAMED]
         self._db = db
-        self._before = {
-            table: db.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0] or -1 for table in HISTORY_TABLES
-        }
+        self._before = {table: db.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0] or -1 for table in tables}
 
     def rows(self) -> Rows:
         """Everything since this object was made, read back."""

@@ -178,7 +178,8 @@ class Store:
         """
         saved = dict(self._saved)
         with self._writing(f"round {state.t}"):
-            written = ledger.Written(self._db)
+            named = _named_rows(state.t, record, measured, client_scores)
+            written = ledger.Written(self._db, bool(named))
             if summary is not None:
                 self._insert("rounds", [list(astuple(summary))])
             if record is not None:
@@ -191,7 +192,7 @@ class Store:
             self._insert("metrics", [[m.round, m.model, m.split, m.accuracy, m.loss] for m in measured])
             each_score = [[state.t, client, split, s.accuracy, s.loss] for client, split, s in client_scores]
             self._insert("client_metrics", each_score)
-            self._insert(schema.NAMED, _named_rows(state.t, record, measured, client_scores))
+            self._insert(schema.NAMED, named)
             before = ledger.last_check(self._db)
             total = self._write_state(state, saved, Sum(before.state if before else ""))
             kept = self._keep(state.t) if keep else None
