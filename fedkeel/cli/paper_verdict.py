@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedkeel.cli.options import Json, usable
-from fedkeel.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from fedkeel.papers.format import Scale
-    from fedkeel.papers.records import Records
     from fedkeel.papers.verdicts import ExhibitVerdict, Judged
 
-FOLDERS = (Path("paper-runs"), Path("results"))
-"""Where records are looked for: those just made, then the published ones."""
 From = Annotated[
     Path | None,
     typer.Option("--from", help="A folder of records; absent: paper-runs, then results.", callback=usable),
@@ -38,11 +33,11 @@ def verdict(
         raise typer.BadParameter("--json and --md exclude each other")
     from fedkeel.cli.main import print_json
     from fedkeel.cli.screen import say
-    from fedkeel.papers import markdown, verdicts
-    from fedkeel.papers.api import chosen
+    from fedkeel.papers import api, markdown
+    from fedkeel.papers.verdicts import total
 
-    records, wanted = _records(source), _scale(scale)
-    found = [verdicts.verdict(one.id, records, wanted) for one in chosen(names)]
+    records = api.records_in(source)
+    found = [api.verdict(one.id, records=records, scale=scale) for one in api.chosen(names)]
     if as_json:
         print_json([one.as_json() for one in found])
     elif as_markdown:
@@ -51,8 +46,7 @@ def verdict(
         for one in found:
             _show(one)
         if len(found) > 1:
-            counts = verdicts.total(found)
-            say("\nIn all: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()), style="bold")
+            say("\nIn all: " + ", ".join(f"{count} {kind}" for kind, count in total(found).items()), style="bold")
 
 
 def figure(
@@ -63,29 +57,10 @@ def figure(
 ) -> None:
     """Draw a figure of a paper from records, laid out as in print."""
     from fedkeel.cli.screen import say
-    from fedkeel.papers.figures import figure as drawn
+    from fedkeel.papers import api
     from fedkeel.theme import save_chart
 
-    say(f"Picture: {save_chart(drawn(name, _records(source), _scale(scale)), out)}")
-
-
-def _records(source: Path | None) -> Records:
-    from fedkeel.papers.records import Records
-
-    if source is not None and not source.is_dir():
-        raise InputError(f"there is no folder {source}; --from names one that holds records, such as paper-runs.")
-    return Records.of(*(FOLDERS if source is None else (source,)))
-
-
-def _scale(name: str | None) -> Scale | None:
-    from fedkeel.papers.format import SCALES
-
-    if name is None:
-        return None
-    for scale in SCALES:
-        if scale == name:
-            return scale
-    raise unknown("scale", name, list(SCALES))
+    say(f"Picture: {save_chart(api.figure(name, records=source, scale=scale), out)}")
 
 
 def _show(found: ExhibitVerdict) -> None:

@@ -1,6 +1,7 @@
 """The papers' tables and figures: as data, run and judged.
 
-``fedkeel.papers.exhibits()`` are all of them by id; ``fedkeel.papers.run("feddc.table1")`` runs one.
+``fedkeel.papers.exhibits()`` are all of them by id; ``fedkeel.papers.run("feddc.table1")`` runs one,
+``fedkeel.papers.verdict("feddc.table1")`` judges it, ``fedkeel.papers.figure("feddc.figure3")`` draws it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def claims(algorithm: str) -> tuple[Claim, ...]:
     return _all_claims().get(algorithm, ())
 
 
-_LATER = {"exhibits": "format", "papers": "format", "run": "api"}
+_LATER = {"exhibits": "format", "papers": "format", "run": "api", "verdict": "api", "figure": "api"}
 """Functions that need more than these few lines, by the module that has them."""
 
 

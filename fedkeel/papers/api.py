@@ -1,18 +1,22 @@
-"""Run tables and figures of papers from Python."""
+"""Run, judge and draw tables and figures of papers from Python."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedkeel import arguments
-from fedkeel.errors import unknown
-from fedkeel.papers.format import SCALES, Exhibit, exhibits, papers
+from fedkeel.errors import InputError, unknown
+from fedkeel.papers import figures, verdicts
+from fedkeel.papers.format import SCALES, Exhibit, Scale, exhibits, papers
 from fedkeel.papers.plan import Plan, plan
+from fedkeel.papers.records import Records
+from fedkeel.papers.verdicts import ExhibitVerdict
 from fedkeel.papers.work import Hear, Outcome, work
 
-OUT = Path("paper-runs")
-"""The working folder unless another is named."""
+OUT, RESULTS = Path("paper-runs"), Path("results")
+"""The working folder unless another is named, and where published records lie."""
 
 
 def chosen(names: Iterable[str]) -> list[Exhibit]:
@@ -37,11 +41,16 @@ def plan_of(
     seeds: int | None = None,
 ) -> Plan:
     """The cells of tables and figures, and the runs that they need."""
-    if scale not in SCALES:
-        raise unknown("scale", scale, list(SCALES))
     seeds = None if seeds is None else arguments.whole("seeds", seeds, 1)
-    chosen_scale = next(one for one in SCALES if one == scale)
-    return plan(chosen([names] if isinstance(names, str) else names), chosen_scale, only, algorithms, seeds)
+    return plan(chosen([names] if isinstance(names, str) else names), scale_named(scale), only, algorithms, seeds)
+
+
+def scale_named(name: str) -> Scale:
+    """A scale by its name."""
+    for scale in SCALES:
+        if scale == name:
+            return scale
+    raise unknown("scale", name, list(SCALES))
 
 
 def run(
@@ -68,3 +77,28 @@ def run(
     folder = None if data_dir is None else arguments.path("data_dir", data_dir)
     count = None if workers is None else arguments.whole("workers", workers, 0)
     return work(whole.runs, arguments.path("out", out), count, folder, hear, stop)
+
+
+def records_in(folder: str | Path | None = None) -> Records:
+    """The records of a folder; absent: those of ``paper-runs`` and, where that has none, of ``results``."""
+    if folder is None:
+        return Records.of(OUT, RESULTS)
+    path = arguments.path("records", folder)
+    if not path.is_dir():
+        raise InputError(f"there is no folder {path}; name one that holds records, such as {OUT}.")
+    return Records.of(path)
+
+
+def verdict(name: str, *, records: Records | str | Path | None = None, scale: str | None = None) -> ExhibitVerdict:
+    """A table or figure (``"feddc.table1"``) beside what was published: ``.cells``, ``.counts``, ``.claims``.
+
+    ``records`` is a folder or what was read from one; each cell is judged at ``scale``, or at the best one that it has.
+    """
+    known = records if isinstance(records, Records) else records_in(records)
+    return verdicts.verdict(name, known, None if scale is None else scale_named(scale))
+
+
+def figure(name: str, *, records: Records | str | Path | None = None, scale: str | None = None) -> Any:
+    """A figure (``"feddc.figure3"``) from records, as an Altair chart; ``fedkeel.data.save_chart`` writes it."""
+    known = records if isinstance(records, Records) else records_in(records)
+    return figures.figure(name, known, None if scale is None else scale_named(scale))

@@ -286,7 +286,9 @@ def _lines(
 
     width, height = size
     low, high = _domain([v for c in curves for p in c.points for v in p[2:]] + list(rules), log)
-    axis = alt.Axis(tickCount=5, format=".0%" if percent and high - low > 0.05 else ".1%" if percent else "~g")
+    axis = alt.Axis(tickCount=5)
+    if percent:
+        axis = alt.Axis(tickCount=5, format=".0%" if high - low > 0.05 else ".1%")
     scale = alt.Scale(domain=[low, high], nice=False, type="log" if log else "linear")
     y = alt.Y("mean:Q", title=y_title, axis=axis, scale=scale)
     last = max((c.points[-1][0] for c in curves), default=1)
@@ -327,6 +329,10 @@ def _lines(
     if broken:
         cross = alt.Chart(alt.InlineData(values=broken)).mark_point(shape="cross", angle=45, filled=True, size=70)
         layers.append(cross.encode(x=x, y=y, color=colour))
+    alone = [{"line": c.label, "round": c.points[0][0], "mean": c.points[0][1]} for c in curves if len(c.points) == 1]
+    if alone:  # a line through one point cannot be seen
+        dots = alt.Chart(alt.InlineData(values=alone)).mark_circle(size=40)
+        layers.append(dots.encode(x=x, y=y, color=colour))
     if direct:
         layers.append(_labels(curves, colour, scale, low, high, width, height, log))
     return alt.layer(*layers).properties(width=width, height=height, title=title)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+import fedkeel.papers
 from fedkeel.cli.main import app
 from fedkeel.errors import DataError, InputError
 from fedkeel.papers.format import exhibits, papers
@@ -46,6 +47,15 @@ def test_the_same_for_a_program(folder: Path) -> None:
 def test_the_same_as_markdown(folder: Path) -> None:
     found = typed("verdict", "feddc.table1", "--from", str(folder), "--md")
     assert "| FedDC | 62 | 62 ± 1 | 66.0 | 3 | reproduced | Ours 62 ± 1, printed 62: 0 apart," in found.stdout
+
+
+def test_the_same_from_python(folder: Path) -> None:
+    found = fedkeel.papers.verdict("feddc.table1", records=folder)
+    assert found.counts["reproduced"] == 2
+    assert fedkeel.papers.verdict("feddc.table1", records=folder, scale="reduced").counts["reproduced"] == 0
+    assert fedkeel.papers.figure("feddc.figure3", records=folder).to_dict()["title"]["text"]
+    with pytest.raises(InputError, match="there is no folder nowhere"):
+        fedkeel.papers.verdict("feddc.table1", records="nowhere")
 
 
 def test_all_of_a_paper_and_every_exhibit_without_records(tmp_path: Path) -> None:
