@@ -86,9 +86,8 @@ def _show(found: ExhibitVerdict) -> None:
 
 def _show_column(column: Judged) -> None:
     from fedkeel.cli.screen import show_table
-    from fedkeel.papers.markdown import cells
+    from fedkeel.papers.markdown import column_rows
 
-    smoothed = any(cell.ours is not None and cell.ours.smoothed is not None for cell in column.cells)
-    head: list[str | tuple[str, str]] = ["method", ("published", "right"), ("ours", "right")]
-    head += [*([("smoothed", "right")] if smoothed else []), ("seeds", "right"), "verdict", "because"]
-    show_table(head, [cells(cell, smoothed) for cell in column.cells])
+    head, rows = column_rows(column)
+    words = ("method", "verdict", "because")
+    show_table([name if name in words else (name, "right") for name in head], rows)

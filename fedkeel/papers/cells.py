@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedkeel.errors import DataError
@@ -135,6 +134,6 @@ def scales(scale: Scale | None) -> tuple[Scale, ...]:
     return WORTH if scale is None else (scale,)
 
 
-def titles(paper: Paper, methods: Iterable[str]) -> list[str]:
-    """Methods as the paper calls them."""
-    return [paper.methods[method].title for method in methods]
+def is_rival(paper: Paper, method: str) -> bool:
+    """False for training in one place: a yardstick that nobody competes with."""
+    return paper.methods[method].algorithm != "centralised"

@@ -413,7 +413,7 @@ def _bars(paper: Paper, panel: Panel, records: Records, scale: Scale, size: tupl
     shown_values = [v for row in rows for v in (row["low"], row["high"])] + [row["printed"] for row in printed]
     low, high = _domain(shown_values)
     low = 0.0 if from_zero else low
-    axis = alt.Axis(tickCount=4, domain=False, grid=True)
+    axis = alt.Axis(tickCount=4, tickMinStep=1 if from_zero else 0, domain=False, grid=True)
     across = alt.Scale(domain=[low, high], nice=False)
     x = alt.X("value:Q", title=_measure_title(panel), axis=axis, scale=across)
     names = alt.Axis(grid=False, domain=False, labelLimit=190, labelFontSize=12)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedkeel.papers.rules import KINDS
-from fedkeel.papers.verdicts import Cell, ExhibitVerdict, Judged
+from fedkeel.papers.verdicts import BASE, Cell, ExhibitVerdict, Judged
 
 
 def exhibit_section(found: ExhibitVerdict, heading: str = "##") -> str:
@@ -26,23 +26,33 @@ def column_title(column: Judged, found: ExhibitVerdict) -> str:
 
 def column_table(column: Judged) -> str:
     """Published, ours and the verdict with its reason, a row for each method; who wins, below."""
-    smoothed = any(cell.ours is not None and cell.ours.smoothed is not None for cell in column.cells)
-    head = ["method", "published", "ours", *(["smoothed"] if smoothed else []), "seeds", "verdict", "because"]
-    rows = [cells(cell, smoothed) for cell in column.cells]
+    head, rows = column_rows(column)
     return "\n\n".join([table(head, rows), *([said] if (said := outcome(column)) else [])])
 
 
-def cells(cell: Cell, smoothed: bool) -> list[str]:
-    """A row of a column's table."""
-    ours = cell.ours
-    scale = " (reduced)" if cell.scale == "reduced" else ""
-    between = [] if not smoothed else [f"{ours.smoothed:.1f}" if ours and ours.smoothed is not None else "–"]
+def column_rows(column: Judged) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of a column's table; numbers of rounds have two columns more, as far as there are any."""
+    ran = [cell for cell in column.cells if cell.ours is not None]
+    smoothed = any(cell.ours is not None and cell.ours.smoothed is not None for cell in ran)
+    faster = any(column.speed_up(cell) is not None for cell in ran if cell.method != BASE)
+    more = [*(["speed-up"] if faster else []), *(["smoothed"] if smoothed else [])]
+    rows = [_row(column, cell, more) for cell in column.cells]
+    return ["method", "published", "ours", *more, "seeds", "verdict", "because"], rows
+
+
+def _row(column: Judged, cell: Cell, more: Sequence[str]) -> list[str]:
+    ours, speed_up = cell.ours, column.speed_up(cell)
+    scale = f" ({cell.scale})" if cell.scale not in (None, "full") else ""
     notes = f" {'; '.join(ours.notes)}." if ours is not None and ours.notes else ""
+    extra = {
+        "speed-up": "–" if speed_up is None else f"{'≥ ' if speed_up[1] else ''}{speed_up[0]:.2f}×",
+        "smoothed": "–" if ours is None or ours.smoothed is None else f"{ours.smoothed:.1f}",
+    }
     return [
         cell.title,
         str(cell.printed) if cell.in_print else "–",
         f"{ours}{scale}" if ours is not None else "–",
-        *between,
+        *(extra[name] for name in more),
         str(ours.n) if ours is not None else "–",
         cell.kind if cell.in_print else "–" if ours is not None else "not run",
         f"{cell.says}{notes}" if cell.in_print else f"Not in the paper.{notes}",

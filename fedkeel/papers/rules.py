@@ -296,6 +296,7 @@ class Column:
             (printed, Point(entry.ours.value, entry.ours.beyond))
             for entry in self._entries.values()
             if entry.ours is not None
+            and entry.rival
             and not entry.contradiction
             and (printed := printed_point(entry.printed, self._budget)) is not None
         ]

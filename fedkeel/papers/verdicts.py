@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fedkeel.papers.cells import Group, Printed, budget, groups, measured, refuse_stale, scales
+from fedkeel.papers.cells import Group, Printed, budget, groups, is_rival, measured, refuse_stale, scales
 from fedkeel.papers.checks import Checked, checked_claims
 from fedkeel.papers.contradictions import Best, Key, bests, contradiction
 from fedkeel.papers.format import Exhibit, Measure, Paper, Scale, exhibit, papers
@@ -16,6 +16,9 @@ from fedkeel.papers.measures import Summary
 from fedkeel.papers.published import Published
 from fedkeel.papers.records import Records
 from fedkeel.papers.rules import KINDS, Column, Entry, Kind
+
+BASE = "fedavg"
+"""The method that speed-ups are over."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,13 @@ class Judged:
         if not set(self.wins_in_print) & set(self.wins_here):
             return False
         return True if set(self.wins_here) <= set(self.wins_in_print) else None
+
+    def speed_up(self, cell: Cell) -> tuple[float, bool] | None:
+        """FedAvg's rounds over a cell's, and whether that is only a lower bound: FedAvg did not get there."""
+        base = next((one.ours for one in self.cells if one.method == BASE and one.scale == cell.scale), None)
+        if self.measure.kind != "rounds_to" or base is None or cell.ours is None or cell.ours.beyond:
+            return None
+        return base.value / cell.ours.value, base.beyond
 
 
 @dataclass(frozen=True)
@@ -159,7 +169,7 @@ def _entry(
         title=cell.title,
         own=paper.methods[cell.method].algorithm in paper.own,
         printed=cell.printed,
-        rival=paper.methods[cell.method].algorithm != "centralised",
+        rival=is_rival(paper, cell.method),
         ours=found if isinstance(found, Summary) else None,
         why="" if isinstance(found, Summary) else found.why,
         contradiction=contradiction(paper, measure, cell, known),
@@ -177,16 +187,17 @@ def _column_json(column: Judged) -> dict[str, Any]:
         "winner_holds": column.winner_holds,
         "kendall_tau": column.agreement,
         "methods_compared": column.compared,
-        "cells": [_cell_json(cell) for cell in column.cells],
+        "cells": [_cell_json(cell, column.speed_up(cell)) for cell in column.cells],
     }
 
 
-def _cell_json(cell: Cell) -> dict[str, Any]:
+def _cell_json(cell: Cell, speed_up: tuple[float, bool] | None) -> dict[str, Any]:
     return {
         "method": cell.method,
         "title": cell.title,
         "published": str(cell.printed) if cell.in_print else None,
         "ours": None if cell.ours is None else _summary_json(cell.ours),
+        "speed_up": None if speed_up is None else {"value": speed_up[0], "at_least": speed_up[1]},
         "scale": cell.scale,
         "verdict": cell.kind,
         "because": cell.says,

@@ -8,6 +8,7 @@ from fedkeel.papers.cells import Printed
 from fedkeel.papers.checks import Checked
 from fedkeel.papers.contradictions import bests, contradiction
 from fedkeel.papers.format import Measure, Paper, papers
+from fedkeel.papers.markdown import column_table
 from fedkeel.papers.records import Record
 from fedkeel.papers.verdicts import ExhibitVerdict, judge, total, verdict
 from tests.papers.made import HEAD, paper, record, records
@@ -69,6 +70,17 @@ def test_a_table_with_all_its_records(made: Paper) -> None:
     assert (rounds.winner_holds, rounds.agreement, rounds.compared) == (True, 1.0, 3)
     assert [one.kind for one in found.claims] == ["holds"]
     assert json.loads(json.dumps(found.as_json()))["columns"][0]["cells"][0]["ours"]["text"] == ">10"
+
+
+def test_speed_ups_are_over_fedavg_and_a_bound_where_it_never_got_there(made: Paper) -> None:
+    """10 rounds without the target over 4 with it: at least 2.5 times."""
+    runs = [rising("fedavg", 99, 0.8), rising("scaffold", 99, 0.85), rising("feddc", 4, 0.95)]
+    rounds, best = judge(made, made.exhibits["t"], records(*runs)).columns
+    assert [rounds.speed_up(cell) for cell in rounds.cells] == [None, None, (2.5, True)]
+    assert {best.speed_up(cell) for cell in best.cells} == {None}
+    assert "| ≥ 2.50× |" in column_table(rounds)
+    reached = judge(made, made.exhibits["t"], records(rising("fedavg", 8, 0.9), runs[2])).columns[0]
+    assert [reached.speed_up(cell) for cell in reached.cells] == [(1.0, False), None, (2.0, False)]
 
 
 def test_a_winner_that_changed(made: Paper) -> None:
@@ -253,6 +265,17 @@ FAST, SLOW, LAST = rising("feddc", 2, 0.95), rising("scaffold", 6, 0.92), rising
 )
 def test_claims(claim: str, kind: str) -> None:
     assert claimed(claim, FAST, SLOW, LAST).kind == kind
+
+
+def test_training_in_one_place_is_no_rival() -> None:
+    text = TABLE.replace('"scaffold", ', '"central", ').replace("scaffold = [8, 92.0]", "central = [2, 99.0]")
+    made = paper(text, HEAD + '[methods.central]\ntitle = "Central"\nalgorithm = "centralised"\n')
+    runs = [rising("fedavg", 99, 0.8), rising("central", 2, 0.99), rising("feddc", 4, 0.95)]
+    found = judge(made, made.exhibits["t"], records(*runs))
+    assert found.counts["reproduced"] == 6
+    rounds = found.columns[0]
+    assert (rounds.wins_in_print, rounds.wins_here, rounds.compared) == (("FedDC",), ("FedDC",), 2)
+    assert [one.kind for one in found.claims] == ["holds"]
 
 
 def test_a_claim_names_the_panels_that_were_not_run() -> None:
