@@ -102,7 +102,8 @@ def template(values: Mapping[str, Any] = EXAMPLE, title: str = "An experiment.")
         mine = [key for key in keys() if key.table == table]
         chosen = {key.name: key.default for key in mine} | given
         lines += ["", f"[{table}]"]
-        for key in [*mine, *own_keys(table, chosen)]:
+        names = {key.name for key in mine}
+        for key in [*mine, *(own for own in own_keys(table, chosen) if own.name not in names)]:
             lines += _lines(key, given)
     return "\n".join([*lines, "", *TAIL.splitlines()]) + "\n"
 

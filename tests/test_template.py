@@ -76,10 +76,12 @@ def test_papers_settings_name_known_algorithms() -> None:
 
 
 def test_unknown_names_and_places_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no setting of a paper named 'feddc-mnst'\. Did you mean 'feddc-mnist'"):
-        experiment_file("feddc-mnst")
-    with pytest.raises(InputError, match="no algorithm of feddc-mnist named 'fedavg'"):
-        experiment_file("feddc-mnist", "fedavg")
+    with pytest.raises(
+        InputError, match=r"no setting of a paper named 'feddc-mnst-d2-15'\. Did you mean 'feddc-mnist-"
+    ):
+        experiment_file("feddc-mnst-d2-15")
+    with pytest.raises(InputError, match="no algorithm of feddc-mnist-d2-15 named 'fedavg'"):
+        experiment_file("feddc-mnist-d2-15", "fedavg")
     with pytest.raises(InputError, match="--algorithm goes with --paper"):
         experiment_file(None, "fedavg")
     with pytest.raises(InputError, match="cannot be written"):

@@ -51,8 +51,8 @@ def show_algorithm(name: str, as_json: bool) -> None:
 
 
 def _show_settings(settings: list[dict[str, Any]]) -> None:
-    """The paper's own experiments, what it leaves open, and the commands that run them."""
-    for one in settings:
+    """The paper's own experiments: the first with all its fields and what is open, the others by their names."""
+    for one in settings[:1]:
         say("")
         say((one["name"], "bold"), f"  {one['where']}")
         for table, values in one["experiment"].items():
@@ -60,6 +60,9 @@ def _show_settings(settings: list[dict[str, Any]]) -> None:
         for missing in one["open"]:
             say(hanging(f"    open: {missing}"))
         say("\n".join(f"    {command}" for command in one["commands"]))
+    if len(settings) > 1:
+        say("\nFurther settings of its paper, for fedkeel init --paper NAME:")
+        show_table(["name", "where"], [[one["name"], one["where"]] for one in settings[1:]])
 
 
 def _described(name: str) -> dict[str, Any]:

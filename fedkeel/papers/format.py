@@ -289,7 +289,7 @@ def papers() -> dict[str, Paper]:
     }
 
 
-_OTHERS = ("settings.toml", "claims.toml")
+_OTHERS = ("claims.toml",)
 
 
 def exhibits() -> dict[str, Exhibit]:
@@ -323,6 +323,39 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any], section: str = ""
         both = isinstance(value, Mapping) and isinstance(table.get(key), Mapping)
         table[key] = merged(table[key], value, key) if both else value
     return table
+
+
+def sections_of(paper: Paper, setting: str, method: str, scale: Scale = "full") -> Table:
+    """The tables of an experiment file: of a setting, at a scale, with a method."""
+    from fedkeel.data.sources import brings_clients
+
+    chosen, line = paper.settings[setting], paper.methods[method]
+    table: Table = chosen.sections()
+    if scale == "reduced" and chosen.reduced is not None:
+        table = merged(table, chosen.reduced.sections())
+    if scale == "smoke":
+        for smaller in (paper.smoke, *([chosen.smoke] if chosen.smoke else [])):
+            table = _replaced(table, smaller.sections())
+    params: Table = {}
+    for change in line.changes(chosen, scale):
+        table = merged(table, change.sections())
+        params |= change.params
+    if brings_clients(str(table.get("data", {}).get("name", ""))):
+        table.pop("partition", None)
+    table.setdefault("training", {})
+    return {**table, "training": dict(table["training"]), "algorithm": {"name": line.algorithm, **params}}
+
+
+def _replaced(table: Table, smaller: dict[str, Table]) -> Table:
+    """Data, partition and model are others at smoke scale; the rest is changed field by field."""
+    result = dict(table)
+    for section, values in smaller.items():
+        whole = section in ("data", "partition", "model")
+        result[section] = dict(values) if whole else merged(result.get(section, {}), values)
+    if {"epochs", "steps"} <= result.get("training", {}).keys():
+        kept = "epochs" if any("epochs" in one.get("training", {}) for one in [smaller]) else "steps"
+        result["training"] = {k: v for k, v in result["training"].items() if k == kept or k not in ("epochs", "steps")}
+    return result
 
 
 class _Reader:

@@ -11,16 +11,13 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from fedkeel import config
-from fedkeel.data.sources import brings_clients
 from fedkeel.engine.settings import Until
 from fedkeel.errors import FedkeelError, InputError, unknown
-from fedkeel.papers.format import Column, Exhibit, Line, Measure, Panel, Paper, Scale, Setting, merged, papers
+from fedkeel.papers.format import Column, Exhibit, Line, Measure, Panel, Paper, Scale, Setting, papers, sections_of
 from fedkeel.papers.records import Record, Records, name_of
 
-Table = dict[str, Any]
 SERIAL = {"executor": "serial", "threads": 1}
 """How runs are computed: their bits depend on no number of cores, and several go beside each other."""
 
@@ -253,7 +250,7 @@ def planned(paper: Paper, setting: str, method: str, scale: Scale = "full", seed
 
 
 def _made(paper: Paper, setting: str, method: str, scale: Scale, seed: int) -> Planned:
-    table = tables(paper, setting, method, scale)
+    table = sections_of(paper, setting, method, scale)
     leader = paper.methods[method].work_of
     like = None if leader is None else _made(paper, setting, leader, scale, seed)
     if like is not None and like.like is not None:
@@ -267,37 +264,6 @@ def _made(paper: Paper, setting: str, method: str, scale: Scale, seed: int) -> P
     except FedkeelError as error:
         raise InputError(f"{paper.id}.toml: settings.{setting} with methods.{method} ({scale}): {error}") from None
     return Planned(paper.id, setting, scale, method, seed, experiment, key(experiment, like), like=like)
-
-
-def tables(paper: Paper, setting: str, method: str, scale: Scale = "full") -> Table:
-    """The tables of an experiment file: of a setting, at a scale, with a method."""
-    chosen, line = paper.settings[setting], paper.methods[method]
-    table: Table = chosen.sections()
-    if scale == "reduced" and chosen.reduced is not None:
-        table = merged(table, chosen.reduced.sections())
-    if scale == "smoke":
-        for smaller in (paper.smoke, *([chosen.smoke] if chosen.smoke else [])):
-            table = _replaced(table, smaller.sections())
-    params: Table = {}
-    for change in line.changes(chosen, scale):
-        table = merged(table, change.sections())
-        params |= change.params
-    if brings_clients(str(table.get("data", {}).get("name", ""))):
-        table.pop("partition", None)
-    table.setdefault("training", {})
-    return {**table, "training": dict(table["training"]), "algorithm": {"name": line.algorithm, **params}}
-
-
-def _replaced(table: Table, smaller: dict[str, Table]) -> Table:
-    """Data, partition and model are others at smoke scale; the rest is changed field by field."""
-    result = dict(table)
-    for section, values in smaller.items():
-        whole = section in ("data", "partition", "model")
-        result[section] = dict(values) if whole else merged(result.get(section, {}), values)
-    if {"epochs", "steps"} <= result.get("training", {}).keys():
-        kept = "epochs" if any("epochs" in one.get("training", {}) for one in [smaller]) else "steps"
-        result["training"] = {k: v for k, v in result["training"].items() if k == kept or k not in ("epochs", "steps")}
-    return result
 
 
 def key(experiment: config.Experiment, like: Planned | None = None) -> str:

@@ -10,8 +10,8 @@ import pytest
 
 from fedkeel import config
 from fedkeel.errors import InputError
-from fedkeel.papers.format import SCALES, Exhibit, Measure, Scale, exhibit, exhibits, papers, read
-from fedkeel.papers.plan import Plan, key, plan, planned, tables, target
+from fedkeel.papers.format import SCALES, Exhibit, Measure, Scale, exhibit, exhibits, papers, read, sections_of
+from fedkeel.papers.plan import Plan, key, plan, planned, target
 from tests.papers.test_format import PAPER, record
 
 EXPERIMENT: dict[str, Any] = {
@@ -222,11 +222,11 @@ def test_what_needs_no_reduction_is_run_in_full() -> None:
 def test_a_method_has_the_last_word() -> None:
     """The setting's lr is 0.2 (its own over its base's 0.1), the method's 0.3, its own at the setting 0.4."""
     text = PAPER.replace("[methods.feddc]", "[methods.feddc]\ntraining = { lr = 0.3 }")
-    assert tables(read("p", PAPER), "child", "feddc")["training"]["lr"] == 0.2
-    assert tables(read("p", text), "child", "feddc")["training"]["lr"] == 0.3
+    assert sections_of(read("p", PAPER), "child", "feddc")["training"]["lr"] == 0.2
+    assert sections_of(read("p", text), "child", "feddc")["training"]["lr"] == 0.3
     text = text.replace("[methods.fedavg]", "[methods.feddc.at.base]\ntraining = { lr = 0.4 }\n[methods.fedavg]")
-    assert tables(read("p", text), "child", "feddc")["training"]["lr"] == 0.4
-    assert tables(read("p", text), "child", "fedavg")["training"]["lr"] == 0.2
+    assert sections_of(read("p", text), "child", "feddc")["training"]["lr"] == 0.4
+    assert sections_of(read("p", text), "child", "fedavg")["training"]["lr"] == 0.2
 
 
 @pytest.mark.parametrize(
