@@ -23,8 +23,7 @@ from fedkeel import config
 from fedkeel.build import make_federation, make_simulation
 from fedkeel.data import Federation
 from fedkeel.data.dataset import Split
-from fedkeel.papers.format import papers
-from fedkeel.papers.plan import tables
+from fedkeel.papers.format import papers, sections_of
 from fedkeel.runs.atomic import write_atomically
 from fedkeel.runs.directory import environment
 from fedkeel.runs.runner import execute
@@ -69,7 +68,7 @@ def measured(
     paper: str, setting: str, field: str, value: float, scan: dict[str, Any], data_dir: Path | None
 ) -> dict[str, Any]:
     """FedAvg in one setting with one value, judged on held-out training samples."""
-    table = tables(papers()[paper], setting, "fedavg")
+    table = sections_of(papers()[paper], setting, "fedavg")
     table["training"] |= {"rounds": scan["rounds"], field: value}
     table["data"] |= {"validation": SHARE}
     table["evaluation"] = scan["evaluation"]
