@@ -143,7 +143,8 @@ class _State:
 
     rounds: int
     round: int = 0
-    text: str = "·"
+    pace: float = 0.0
+    """Seconds of a round, as lately seen; 0: not seen yet."""
     is_over: bool = False
     runs: bool = False
 
@@ -182,6 +183,8 @@ class Board:
         state = self.states[_id(news.run)]
         state.round = max(state.round, news.round)
         state.runs = news.kind in ("began", "round")
+        if news.kind == "round":
+            state.pace = news.seconds if state.pace == 0 else 0.8 * state.pace + 0.2 * news.seconds
         if news.kind in ("kept", "done", "failed"):
             state.is_over, self._done = True, self._done + 1
         if news.record is not None:
@@ -200,11 +203,15 @@ class Board:
     def left(self) -> float:
         """Seconds until all is done, if as many runs go on beside each other as now."""
         going = sum(state.runs for state in self.states.values())
-        return sum(
-            self.clock.estimate(run, self.states[_id(run)].round).seconds
-            for run in self.plan.runs
-            if not self.states[_id(run)].is_over
-        ) / max(1, going)
+        return sum(map(self._left_of, self.plan.runs)) / max(1, going)
+
+    def _left_of(self, run: Planned) -> float:
+        state = self.states[_id(run)]
+        if state.is_over:
+            return 0.0
+        if state.pace:
+            return (state.rounds - state.round) * state.pace
+        return self.clock.estimate(run, state.round).seconds
 
     def _render(self) -> Text:
         """The table as far as there is room for it, lines at work first, and a line of life."""

@@ -13,6 +13,8 @@ from fedkeel.papers.records import Record, Records
 
 TRIAL = 0.15
 """Seconds of training that the rate is measured on."""
+LEAST = 0.05
+"""Seconds that a round takes however small the model: clients are called, results evaluated, rounds committed."""
 MEASURED = "from records of the same method and setting"
 CALCULATED = (
     "from the model's arithmetic at the rate of a short trial, for all rounds; other methods than FedAvg take longer"
@@ -52,7 +54,7 @@ class Clock:
         rounds = max(0, run.rounds - done)
         if known:
             return Estimate(median(known) * rounds, MEASURED)
-        return Estimate(work(run) * rounds / rate(), CALCULATED)
+        return Estimate((work(run) / rate() + LEAST) * rounds, CALCULATED)
 
 
 def work(run: Planned) -> float:
