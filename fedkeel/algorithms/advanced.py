@@ -9,10 +9,12 @@ Hooks of an algorithm:
 
 Services during a round:
 
-    local.train_by(rule)         steps with a projection (GradMA), an average of gradients (FedPMVR), something done
-                                 after each (FedReg), or with another optimiser (FedPVR)
+    local.train_by(rule)         steps with a projection (GradMA), an average of gradients (FedPMVR), an objective that
+                                 looks inside the model (MOON, FedMLB), something done after each (FedReg), or with
+                                 another optimiser (FedPVR)
     local.full_loss              losses over all samples (FedVeca); so does ``uploads.losses_at``, at the server
     local.pseudo_batches         one more pass over the data, shuffled apart (FedReg)
+    uphill                       samples moved along the gradient of a loss (FedReg)
     only_at(correction, when)    a correction at some steps only (FedProx as FedBN's program has it)
 """
 
@@ -29,6 +31,9 @@ from torch import Tensor
 from fedkeel.algorithms.state import State
 from fedkeel.learning.averaging import Averaging as Averaging
 from fedkeel.learning.correction import Correction
+from fedkeel.learning.inside import Branches as Branches
+from fedkeel.learning.inside import Contrast as Contrast
+from fedkeel.learning.kernels.choice import uphill as uphill
 from fedkeel.learning.loop import Sgd, Trained, train
 from fedkeel.learning.projected import Projection as Projection
 from fedkeel.learning.rule import Rule as Rule

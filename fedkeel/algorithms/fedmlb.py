@@ -15,13 +15,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pydantic import Field
-from torch import Tensor
-from torch.nn import functional as F
 
+from fedkeel.algorithms.advanced import Branches, Rule
 from fedkeel.algorithms.contract import Answer, Law, Local, Paper
 from fedkeel.algorithms.fedavg import FedAvg
-from fedkeel.algorithms.objectives import cuts, mean, supervised
-from fedkeel.learning.task import Batch, Net
+from fedkeel.learning.objectives import cuts
 
 
 class FedMLB(FedAvg):
@@ -46,28 +44,7 @@ class FedMLB(FedAvg):
         T: float = Field(1.0, gt=0, description="T, temperature of the divergence; no factor T² is applied")
 
     def local_round(self, local: Local) -> Answer:
-        params, task, M = self.params, local.task, cuts(local.task, self.title)
-
-        def objective(net: Net, y: Tensor, batch: Batch, extra: dict[str, Tensor]) -> Tensor:
-            # Evaluation mode: the frozen stages normalise with the global model's statistics and learn none.
-            frozen = task.net(extra["b"], train=False)
-            features, hybrids = batch.x, []
-            for cut in range(1, M + 1):
-                features = net.forward(y, features, start=cut - 1, stop=cut)
-                hybrids.append(frozen.forward(extra["w"], features, start=cut))
-            z = net.forward(y, features, start=M)
-            value: Tensor = params.lambda1 * supervised(task, z, y, batch)
-            for z_l in hybrids:
-                value = value + params.lambda2 / M * mean(task.loss.per_sample(z_l, batch.y), batch)
-                value = value + params.lambda3 / M * mean(divergence(z_l / params.T, z / params.T), batch)
-            return value
-
-        extras = {"w": local.w, "b": local.b}
-        trained = local.train(gradient=lambda y, b, batch, _: task.gradient(y, b, batch, objective, extras))
+        cuts(local.task, self.title)
+        p = self.params
+        trained = local.train_by(Rule(inside=Branches(p.lambda1, p.lambda2, p.lambda3, p.T, local.w, local.b)))
         return *self.finish(local, trained.y), trained
-
-
-def divergence(p: Tensor, q: Tensor) -> Tensor:
-    """KL(softmax(p) ‖ softmax(q)) of logits [n, C], sample by sample [n]."""
-    log_p = F.log_softmax(p, dim=-1)
-    return (log_p.exp() * (log_p - F.log_softmax(q, dim=-1))).sum(dim=-1)

@@ -30,11 +30,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from fedkeel.algorithms.advanced import Rule
+from fedkeel.algorithms.advanced import Rule, uphill
 from fedkeel.algorithms.contract import Answer, Local, Paper
 from fedkeel.algorithms.fedavg import FedAvg
-from fedkeel.algorithms.objectives import mean
 from fedkeel.errors import ModelError
+from fedkeel.learning.losses import cross_entropy
+from fedkeel.learning.objectives import mean
 from fedkeel.learning.task import Batch, Net
 
 TINY = 1e-30
@@ -76,63 +77,55 @@ class FedReg(FedAvg):
                 f"got {task.loss.name}; choose another model or another algorithm."
             )
         pseudo, perturbed, counts = self.pseudo_data(local)
+        # Where nothing is added inside the logarithm, the entropy is the model's own loss.
+        entropy = None if task.loss is cross_entropy and not params.floor else self._entropy
 
         def gradient(y: Tensor, b: Tensor, batch: Batch, k: int) -> tuple[Tensor, Tensor, Tensor]:
-            mixed = params.gamma * y + (1 - params.gamma) * w
-            g, loss, b_after = task.gradient(mixed, b, batch, self._entropy)
+            mixed = torch.lerp(w, y, params.gamma)
+            g, loss, b_after = task.gradient(mixed, b, batch, entropy)
             if params.mask:
-                fake = replace(batch, x=self._uphill(local, batch, params.eta_s))
+                fake = replace(batch, x=self._uphill(local, [batch], params.eta_s)[0])
                 g_mask = task.gradient(mixed, b, fake, self._indecision)[0]
                 g = g - share(g, g_mask) * g_mask
             return g, loss, b_after
 
         def after_step(y: Tensor, batch: Batch, k: int) -> Tensor:
-            moved, theta = y - w, params.beta * y + (1 - params.beta) * w
+            moved, theta = y - w, torch.lerp(w, y, params.beta)
             # Training mode normalises with each batch's own statistics; those that it gathers are dropped.
-            g2 = task.gradient(theta, local.b, turn(pseudo, counts, k), self._entropy)[0]
+            g2 = task.gradient(theta, local.b, turn(pseudo, counts, k), entropy)[0]
             a = share(moved, g2).clamp(min=0)
-            g3 = task.gradient(theta, local.b, turn(perturbed, counts, k), self._entropy)[0]
-            b = share(moved - a * g2, g3).clamp(min=0)
-            return y - a * g2 - b * g3
+            y, moved = less(y, a, g2), less(moved, a, g2)
+            g3 = task.gradient(theta, local.b, turn(perturbed, counts, k), entropy)[0]
+            b = share(moved, g3).clamp(min=0)
+            return less(y, b, g3)
 
         trained = local.train_by(Rule(gradient=gradient, after_step=after_step))
         return *self.finish(local, trained.y), trained
 
     def pseudo_data(self, local: Local) -> tuple[list[Batch], list[Batch], Tensor]:
         """Pseudo batches with soft labels [K, B, C], perturbed batches with true ones, and each client's number [K]."""
-        pseudo, perturbed = [], []
-        counts = torch.zeros(len(local.w), dtype=torch.long)
-        for batch in local.pseudo_batches:
-            x = self._uphill(local, batch, self.params.eta_s)
-            rows = zip(x, local.w, local.b, strict=True)
+        batches = list(local.pseudo_batches)
+        pseudo, counts = [], torch.zeros(len(local.w), dtype=torch.long)
+        for batch, x in zip(batches, self._uphill(local, batches, self.params.eta_s), strict=True):
+            rows = zip(local.w, local.b, x, strict=True)
             with torch.no_grad():
-                soft = torch.stack([local.task.net(b, train=False).forward(w, one).softmax(-1) for one, w, b in rows])
+                soft = torch.stack([local.task.outputs(w, b, one).softmax(-1) for w, b, one in rows])
             pseudo.append(replace(batch, x=x, y=soft))
-            perturbed.append(replace(batch, x=self._uphill(local, batch, self.params.eta_p)))
             counts += 1 if batch.active is None else batch.active.long()
-        return pseudo, perturbed, counts
+        nearby = zip(batches, self._uphill(local, batches, self.params.eta_p), strict=True)
+        return pseudo, [replace(batch, x=x) for batch, x in nearby], counts
 
-    def _uphill(self, local: Local, batch: Batch, eta: float) -> Tensor:
-        """The inputs of a batch after P steps of size η along sign ∇_x of the global model's loss [K, B, ...]."""
-
-        def objective(net: Net, inputs: Tensor, one: Batch, extra: dict[str, Tensor]) -> Tensor:
-            # The mean over the batch would divide by its size, which does not change a sign.
-            return self._per_sample(net.forward(extra["w"], inputs.view(one.x.shape)), one.y).sum()
-
-        x = batch.x
-        for _ in range(self.params.P):
-            # The point at which the gradient is taken are the inputs, not the parameters.
-            try:
-                g = local.task.gradient(x.flatten(1), local.b, batch, objective, {"w": local.w}, train=False)[0]
-            except RuntimeError as error:
-                if "require grad" not in str(error) and "not have been used" not in str(error):
-                    raise
-                raise ModelError(
-                    "FedReg moves inputs along the gradient of the loss, but this model's loss has none at its inputs: "
-                    "it rounds them or takes them for indices, as an embedding does; choose another model or algorithm."
-                ) from None
-            x = x + eta * g.sign().view_as(x)
-        return x
+    def _uphill(self, local: Local, batches: Sequence[Batch], eta: float) -> list[Tensor]:
+        """The inputs of batches after P steps of size η along sign ∇_x of the global model's loss [K, B, ...]."""
+        try:
+            return uphill(local.task, local.w, local.b, batches, self._per_sample, eta, self.params.P)
+        except RuntimeError as error:
+            if "require grad" not in str(error) and "not have been used" not in str(error):
+                raise
+            raise ModelError(
+                "FedReg moves inputs along the gradient of the loss, but this model's loss has none at its inputs: "
+                "it rounds them or takes them for indices, as an embedding does; choose another model or algorithm."
+            ) from None
 
     def _entropy(self, net: Net, y: Tensor, batch: Batch, extra: dict[str, Tensor]) -> Tensor:
         return mean(self._per_sample(net.forward(y, batch.x), batch.y), batch)
@@ -153,7 +146,17 @@ class FedReg(FedAvg):
 
 def share(of: Tensor, along: Tensor) -> Tensor:
     """⟨u, g⟩/‖g‖² for each client's rows u and g [K, d]: how often u contains g [K, 1]."""
-    return (of * along).sum(1, keepdim=True) / (along.square().sum(1, keepdim=True) + TINY)
+    return dot(of, along) / (dot(along, along) + TINY)
+
+
+def dot(u: Tensor, v: Tensor) -> Tensor:
+    """⟨u, v⟩ of each client's rows [K, d]: [K, 1]."""
+    return torch.bmm(u.unsqueeze(1), v.unsqueeze(2)).squeeze(2)
+
+
+def less(y: Tensor, a: Tensor, g: Tensor) -> Tensor:
+    """y − a·g for rows [K, d] and factors [K, 1], many of which are zero."""
+    return torch.addcmul(y, a, g, value=-1) if bool(a.any()) else y
 
 
 def turn(batches: Sequence[Batch], counts: Tensor, k: int) -> Batch:

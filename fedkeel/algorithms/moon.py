@@ -22,13 +22,12 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional as F
 
+from fedkeel.algorithms.advanced import Contrast, Rule
 from fedkeel.algorithms.contract import Answer, Law, Local, Message, Paper, Problem
 from fedkeel.algorithms.fedavg import FedAvg
-from fedkeel.algorithms.objectives import cuts, mean, supervised
 from fedkeel.algorithms.state import State
-from fedkeel.learning.task import Batch, Net, Task
+from fedkeel.learning.objectives import cuts
 
 
 class Moon(FedAvg):
@@ -63,17 +62,16 @@ class Moon(FedAvg):
         )
 
     def local_round(self, local: Local) -> Answer:
-        task, levels = local.task, cuts(local.task, self.title)
+        cuts(local.task, self.title)
         prev, prev_b, when, valid = self.contrasted(local.client, local.round.t)
-        extras = {"w": local.w, "b": local.b, "prev": prev, "prev_b": prev_b, "valid": valid}
-        mu = self.params.mu
-
-        def objective(net: Net, y: Tensor, batch: Batch, extra: dict[str, Tensor]) -> Tensor:
-            z = net.features(y, batch.x)
-            value = supervised(task, net.forward(y, z, start=levels), y, batch)
-            return value + mu * mean(self._contrast(task, z, batch.x, extra), batch)
-
-        trained = local.train(gradient=lambda y, b, batch, _: task.gradient(y, b, batch, objective, extras))
+        contrast = Contrast(
+            self.params.mu,
+            self.params.T,
+            models=torch.cat([local.w.unsqueeze(1), prev], dim=1),
+            buffers=torch.cat([local.b.unsqueeze(1), prev_b], dim=1),
+            counts=torch.cat([torch.ones_like(valid[:, :1]), valid], dim=1),
+        )
+        trained = local.train_by(Rule(inside=contrast))
         client = State(
             prev=torch.cat([prev[:, 1:], trained.y.unsqueeze(1)], dim=1),
             prev_b=torch.cat([prev_b[:, 1:], trained.b.unsqueeze(1)], dim=1),
@@ -96,13 +94,3 @@ class Moon(FedAvg):
         rows = torch.arange(len(when)).unsqueeze(1)
         valid = (slots >= len(slots) - t).expand(len(when), -1)
         return prev[rows, held], prev_b[rows, held], when[rows, held], valid
-
-    def _contrast(self, task: Task, z: Tensor, x: Tensor, extra: dict[str, Tensor]) -> Tensor:
-        """ℓ of each sample [n], for features z [n, f] of the model in training."""
-        to_w = F.cosine_similarity(z, task.net(extra["b"], train=False).features(extra["w"], x), dim=-1)
-        terms = [to_w / self.params.T]
-        for prev, prev_b, valid in zip(extra["prev"], extra["prev_b"], extra["valid"], strict=True):
-            to_prev = F.cosine_similarity(z, task.net(prev_b, train=False).features(prev, x), dim=-1)
-            # exp(−∞) = 0: an empty slot adds nothing, and with empty slots only ℓ and its gradient are exactly zero.
-            terms.append(torch.where(valid, to_prev / self.params.T, -torch.inf))
-        return -F.log_softmax(torch.stack(terms, dim=-1), dim=-1)[..., 0]

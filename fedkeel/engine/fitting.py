@@ -8,6 +8,7 @@ from torch import Tensor
 from fedkeel.data.dataset import Array, Federation
 from fedkeel.engine.samples import as_channels_last, prepared
 from fedkeel.errors import FedkeelError, ModelError, invalid
+from fedkeel.learning.kernels.trial import verify_kernels
 from fedkeel.learning.losses import Loss, in_shape_of
 from fedkeel.learning.metrics import check_metrics
 from fedkeel.learning.task import Task
@@ -32,7 +33,9 @@ def check_on(task: Task, x: Tensor, y: Tensor, name: str, classes: int) -> None:
         _check_outputs(outputs, x, y, task.loss, name, classes)
         assert isinstance(outputs, Tensor)
         check_metrics(task.metrics, outputs, y)
-        verify(task, x, y, as_channels_last(x) if task.channels_last and x.dim() == 4 else x)
+        images = as_channels_last(x) if task.channels_last and x.dim() == 4 else x
+        verify(task, x, y, images)
+        verify_kernels(task, images, y)
     except FedkeelError:
         raise
     except Exception as error:  # whatever a stranger's forward pass or loss may raise

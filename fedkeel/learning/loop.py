@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.learning.adam import Moments
-from fedkeel.learning.kernels.choice import Walk, fast_steps
+from fedkeel.learning.kernels.choice import Walk, fast_steps, inside_gradient
 from fedkeel.learning.kernels.dense import DenseNet, mean_loss, minus_one_hot
 from fedkeel.learning.rule import Rule
 from fedkeel.learning.sgd import Sgd as Sgd
@@ -74,6 +74,7 @@ def train(
         return _limited(_walked(task.dense, steps, b, batches), start, sgd.max_move)
     correction, averaging, after_step = rule.correction, rule.averaging, rule.after_step
     gradient = rule.gradient if rule.projection is None else rule.projection.gradients(task, start)
+    inside = None if rule.inside is None else inside_gradient(task, batches, rule.inside, all_samples)
     y = y.clone()
     workspace = torch.empty_like(y)
     changes_q = averaging is not None or correction is not None or sgd.clip is not None or bool(sgd.weight_decay)
@@ -82,7 +83,9 @@ def train(
     loss_sum, steps_taken = y.new_zeros(len(y)), y.new_zeros(len(y))
     norms: list[Tensor] = []
     for k, batch in enumerate(stream(batches)):
-        if gradient is None:
+        if inside is not None:
+            q, loss, b_after = inside(y, b, batch, k, workspace)
+        elif gradient is None:
             q, loss, b_after = task.gradient(y, b, batch, out=workspace)
         else:
             q, loss, b_after = gradient(y, b, batch, k)

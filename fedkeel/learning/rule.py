@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedkeel.learning.averaging import Averaging
 from fedkeel.learning.correction import Correction
+from fedkeel.learning.inside import Inside
 from fedkeel.learning.projected import Projection
 from fedkeel.learning.sgd import used
 from fedkeel.learning.task import Batch
@@ -25,13 +26,17 @@ class Rule:
 
     gradient: Gradient | None = None
     projection: Projection | None = None
+    inside: Inside | None = None
+    """An objective in place of the plain loss, of what the stages of the model give."""
     averaging: Averaging | None = None
     correction: Correction | None = None
     after_step: AfterStep | None = None
 
     def __post_init__(self) -> None:
-        if self.gradient is not None and self.projection is not None:
-            raise ValueError("a step follows a gradient of its own or a projected one, not both")
+        if len({"gradient", "projection", "inside"} & self.used) > 1:
+            raise ValueError(
+                "a step follows a gradient of its own, a projected one or another objective's, not several"
+            )
 
     @property
     def used(self) -> frozenset[str]:

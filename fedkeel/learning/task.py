@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from fedkeel.learning.admission import check_module
 from fedkeel.learning.copies import copied
 from fedkeel.learning.drawing import draws_nothing, held_by, keyed_if
 from fedkeel.learning.kernels.bound import BoundModule
+from fedkeel.learning.kernels.chain import Chain
 from fedkeel.learning.kernels.dense import recognise
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.losses import Loss, cross_entropy
@@ -42,6 +44,10 @@ class Batch:
     weight: Tensor | None = None
     active: Tensor | None = None
     hot: Tensor | None = None
+
+    def of(self, i: int) -> Batch:
+        """Client i's alone, without the client axis."""
+        return Batch(self.x[i], self.y[i], None if self.weight is None else self.weight[i])
 
     def repeated(self, times: int) -> Batch:
         """All clients' batches several times over [times·K, ...], for gradients at several points in one go."""
@@ -193,6 +199,10 @@ class Task:
         self._eval_module = copied(module).eval()
         self.bound = BoundModule(module, self.layout, self.buffer_layout, dtype)
         self.dense = recognise(module, self.layout, loss)
+        self.by_hand = self.chain is not None
+        """Whether derivatives by inputs and inside the model go through its layers by hand."""
+        self.kernels_tried = False
+        """Whether ``kernels.trial`` has seen what is computed by hand."""
         self.convolutional = any(isinstance(m, nn.Conv2d) for m in module.modules())
         self.channels_last = self.convolutional
         """Whether images are to be laid out as convolutions like them."""
@@ -217,6 +227,21 @@ class Task:
     def d(self) -> int:
         """The number of trainable parameters."""
         return self.layout.d
+
+    @property
+    def chain(self) -> Chain | None:
+        """The layers one behind the other, where all of them are known, and the samples are images or vectors."""
+        links = self.bound.links
+        return links if links is not None and (links.convolves or self.dense is not None) else None
+
+    @cached_property
+    def frozen(self) -> BoundModule:
+        """A second copy of the model, for parameters that stand beside a client's own."""
+        return BoundModule(self.train_module, self.layout, self.buffer_layout, self.dtype)
+
+    def seen_by_chain(self, x: Tensor) -> Tensor:
+        """Inputs [B, ...] as ``chain`` takes them: a dense network may expect vectors."""
+        return x.flatten(1) if self.dense is not None else x
 
     @property
     def levels(self) -> int:
@@ -268,7 +293,7 @@ class Task:
         gradient = torch.empty_like(y) if out is None else out
         losses, buffers = [], []
         for i in range(len(y)):
-            one = Batch(batch.x[i], batch.y[i], None if batch.weight is None else batch.weight[i])
+            one = batch.of(i)
             if objective is None:
                 value, after = self._gradient_of_loss(y[i], b[i], one, train, gradient[i])
             else:
@@ -318,7 +343,7 @@ class Task:
 
     def use_plain_autograd(self) -> None:
         """Leave the fast ways for good."""
-        self.dense, self.channels_last = None, False
+        self.dense, self.channels_last, self.by_hand = None, False, False
         self.bound = BoundModule(self.train_module, self.layout, self.buffer_layout, self.dtype, plainly=True)
 
     def _l2_share(self, batch: Batch) -> float:

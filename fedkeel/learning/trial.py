@@ -100,7 +100,7 @@ def reference(
         version = inputs._version
         start = {name: buffer.clone() for name, buffer in module.named_buffers()}
         outputs = module(inputs).detach().clone()
-        writes = inputs._version != version or not _alike(inputs, x, 0.0)
+        writes = inputs._version != version or not alike(inputs, x, 0.0)
         always_draws = key is not None and key.was_used()
     for name, buffer in module.named_buffers():
         buffer.detach().copy_(start[name])
@@ -115,7 +115,7 @@ def reference(
                 "look for detach(), torch.no_grad() or .data in its forward pass."
             )
         gradients = torch.autograd.grad(value, [*parameters, *foreign], allow_unused=True)
-        writes = writes or inputs._version != version or not _alike(inputs.detach(), x, 0.0)
+        writes = writes or inputs._version != version or not alike(inputs.detach(), x, 0.0)
         draws = key is not None and key.was_used()
     if any(gradient is not None for gradient in gradients[len(parameters) :]):
         raise ModelError(
@@ -124,7 +124,7 @@ def reference(
         )
     names = [*(entry.name for entry in layout), *(name for name, p in named.items() if not p.requires_grad)]
     for name, parameter, then in zip(names, (*parameters, *frozen), before, strict=True):
-        if not _alike(parameter.detach(), then, 0.0):
+        if not alike(parameter.detach(), then, 0.0):
             raise ModelError(
                 f"the model changes its own parameter {name!r} while it computes, which its clients' training would "
                 "lose; write it as a parametrisation (torch.nn.utils.parametrize)."
@@ -156,12 +156,12 @@ def difference(
     parts, wanted = _parts(answer, layout, buffer_layout), _parts(expected, layout, buffer_layout)
     if shaken is not None:
         turned = _parts(shaken, layout, buffer_layout)
-        sizes = [(_size(turned[name] - part), _size(part)) for name, part in wanted.items()]
+        sizes = [(norm_of(turned[name] - part), norm_of(part)) for name, part in wanted.items()]
         tolerance = max(tolerance, min(SHAKEN * max(moved / size for moved, size in sizes if size), MOST))
     # Round-off of the whole gradient shows in the parts that ought to be zero, such as a bias before BatchNorm.
-    whole = 0.1 * _size(expected.gradient)
+    whole = 0.1 * norm_of(expected.gradient)
     for name, part in parts.items():
-        if not _alike(part, wanted[name], tolerance, tolerance * (whole if name.startswith("gradient") else 1e-3)):
+        if not alike(part, wanted[name], tolerance, tolerance * (whole if name.startswith("gradient") else 1e-3)):
             return name
     return ""
 
@@ -175,12 +175,13 @@ def _parts(answer: Answer, layout: Layout, buffer_layout: Layout) -> dict[str, T
     }
 
 
-def _size(values: Tensor) -> float:
+def norm_of(values: Tensor) -> float:
+    """Of all values, or where some are not finite, of the others."""
     size = float(torch.linalg.vector_norm(values.detach()))
     return size if math.isfinite(size) else float(torch.linalg.vector_norm(values[values.isfinite()].detach()))
 
 
-def _alike(values: Tensor, expected: Tensor, tolerance: float, least: float = 0.0) -> bool:
+def alike(values: Tensor, expected: Tensor, tolerance: float, least: float = 0.0) -> bool:
     """Whether values equal what was expected up to a share of its size; NaN and ∞ must stand in the same places."""
     values, expected = values.detach().to(expected), expected.detach()
     if not expected.is_floating_point():  # tokens
@@ -194,4 +195,4 @@ def _alike(values: Tensor, expected: Tensor, tolerance: float, least: float = 0.
     ):
         return False
     values, expected = values[finite].double(), expected[finite].double()
-    return float(torch.linalg.vector_norm(values - expected)) <= tolerance * _size(expected) + least
+    return float(torch.linalg.vector_norm(values - expected)) <= tolerance * norm_of(expected) + least

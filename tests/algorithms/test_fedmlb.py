@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedkeel.algorithms.fedmlb import divergence
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.check import tiny_simulation
 from fedkeel.data import from_clients
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import Simulation
+from fedkeel.learning.inside import divergence
 from fedkeel.learning.staged import Staged
 from fedkeel.learning.task import Task
 

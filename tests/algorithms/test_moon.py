@@ -17,8 +17,9 @@ from fedkeel.data import from_clients
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import ModelError
+from fedkeel.learning.inside import Contrast
 from fedkeel.learning.staged import Staged
-from fedkeel.learning.task import Task
+from fedkeel.learning.task import Batch, Task
 from fedkeel.state.rows import Rows
 
 
@@ -50,17 +51,12 @@ def test_the_features_return_to_the_global_ones() -> None:
     """No previous model would leave ℓ = 0; with z_prev = −z_w = (−1, 0), a client that starts at z = (0, 1) has
     logits (0, 0), and dℓ/dz = ½/T·((−1, 0) − (1, 0)) = (−2, 0): with η μ = 0.1 it moves to (0.2, 1), towards w."""
     simulation = one_sample(mu=1.0, T=0.5)
-    algorithm = simulation.algorithm
     z = torch.tensor([[0.0, 1.0]], dtype=torch.float64, requires_grad=True)
-    extra = {
-        "w": simulation.task.w0,
-        "b": simulation.task.b0,
-        "prev": -simulation.task.w0.unsqueeze(0),
-        "prev_b": simulation.task.b0.unsqueeze(0),
-        "valid": torch.tensor([True]),
-    }
-    x = torch.ones(1, 1, dtype=torch.float64)
-    value = algorithm._contrast(simulation.task, z, x, extra)  # type: ignore[attr-defined]
+    w = simulation.task.w0
+    contrast = Contrast(1.0, 0.5, torch.stack([w, -w])[None], torch.empty(1, 2, 0), torch.ones(1, 2, dtype=torch.bool))
+    frozen, outputs = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]]).double(), torch.tensor([[50.0, 0.0]]).double()
+    batch = Batch(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64))
+    value = contrast.value(simulation.task, outputs, z, frozen, contrast.counts[0], batch)
     (gradient,) = torch.autograd.grad(value.sum(), z)
     assert float(value.detach()) == pytest.approx(math.log(2))
     assert gradient[0].tolist() == pytest.approx([-2.0, 0.0], abs=1e-14)

@@ -122,7 +122,8 @@ class Residual(nn.Module):
         nn.Sequential(nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular")),
         nn.Sequential(nn.Conv2d(2, 3, 3), nn.Linear(6, 3)),
         nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(2)),
-        nn.Sequential(nn.Flatten(), nn.Linear(5, 3)),
+        nn.Sequential(nn.Linear(5, 3), nn.Flatten()),
+        nn.Sequential(nn.MaxPool2d(2), nn.Linear(5, 3)),
     ],
     ids=lambda module: str(module).replace("\n", "")[:60],
 )

@@ -106,5 +106,5 @@ def test_what_is_set() -> None:
 
 
 def test_a_step_follows_one_gradient() -> None:
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="not several"):
         Rule(gradient=lambda y, b, batch, k: (y, y[:, 0], b), projection=PROJECTION)

@@ -12,13 +12,13 @@ and ``widened``. Chains of simple layers go without autograd (``chain``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fedkeel.learning.copies import copied
-from fedkeel.learning.kernels.chain import Chain, recognise
+from fedkeel.learning.kernels.chain import Chain, Passed, recognise
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.recognise import chains_of, is_exactly, layers_of
 
@@ -40,7 +40,10 @@ class BoundModule:
         named = dict(self._module.named_parameters())
         self._parameters = [named[entry.name] for entry in layout]
         apart = set() if plainly else _in_channels_last(self._module)
-        self._chain = None if plainly else recognise(self._module, self._parameters)
+        self.links = None if plainly else recognise(self._module, self._parameters)
+        """The layers as a chain, if they are one."""
+        # Dense networks are computed in ``dense``.
+        self._chain = self.links if self.links is not None and self.links.convolves else None
         self._buffers = [_Buffer(self._module, entry.name) for entry in buffer_layout]
         # Where in a module's own memory a tensor of the layout lies: all of it, unless the layer was widened.
         self._places = [tuple(slice(size) for size in entry.shape) for entry in layout]
@@ -70,18 +73,38 @@ class BoundModule:
     ) -> tuple[Tensor, Tensor]:
         """The derivative of ``value(outputs)`` by the parameters, written to ``out`` [d]; the value and new buffers."""
         self._set(vector, buffers, train)
+        self._write_to(out)
+        result, gradients = self._by_autograd(x, value) if self._chain is None else self._along(self._chain, x, value)
+        self._place(gradients)
+        after = buffers
+        if self._buffers and train:
+            after = torch.cat([buffer.now().reshape(-1).to(self._dtype) for buffer in self._buffers])
+        return result.detach(), after
+
+    def chain_at(self, vector: Tensor, buffers: Tensor) -> Chain:
+        """The layers as a chain that computes at these parameters and buffers, until others are set."""
+        assert self.links is not None
+        self._set(vector, buffers, train=False)
+        return self.links
+
+    def back(
+        self, chain: Chain, way: Sequence[Passed], error: Tensor, out: Tensor, joining: dict[int, Tensor] | None = None
+    ) -> None:
+        """Write the derivative by the parameters to ``out`` [d], from that by the outputs, as ``Chain.backward``."""
+        self._write_to(out)
+        self._place(chain.backward(way, error, self._out_views, joining))
+
+    def _write_to(self, out: Tensor) -> None:
         if out.data_ptr() != self._out.data_ptr():
             self._out, self._out_views = out, list(self._layout.unflatten(out).values())
-        result, gradients = self._by_autograd(x, value) if self._chain is None else self._along(self._chain, x, value)
+
+    def _place(self, gradients: dict[int, Tensor]) -> None:
+        """Write the gradients of some parameters, by their numbers."""
         if gradients:
             torch._foreach_copy_(
                 [self._out_views[number] for number in gradients],
                 [gradient[self._places[number]] for number, gradient in gradients.items()],
             )
-        after = buffers
-        if self._buffers and train:
-            after = torch.cat([buffer.now().reshape(-1).to(self._dtype) for buffer in self._buffers])
-        return result.detach(), after
 
     def _by_autograd(self, x: Tensor, value: Value) -> tuple[Tensor, dict[int, Tensor]]:
         """The value, and the gradients by their numbers."""

@@ -1,8 +1,8 @@
-"""The one place that decides which local steps are taken in a faster way than the plain loop's.
+"""The one place that decides what is computed in a faster way than the plain loop's.
 
 A kernel says which settings it knows. Whatever else is set, also what it has never heard of, is left to the plain loop,
 against which all kernels are tested. Networks are exactly recognised ones that gave what plain torch gives (``trial``);
-of any other, ``task.dense`` is None.
+of any other, ``task.dense`` is None and ``task.by_hand`` false.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ from typing import Protocol
 from torch import Tensor
 
 from fedkeel.learning.correction import Correction
+from fedkeel.learning.inside import Branches, Contrast, Inside
 from fedkeel.learning.kernels.dense import AffinePull, DenseNet, Descent
+from fedkeel.learning.kernels.inside import BranchesByHand, ContrastByHand
 from fedkeel.learning.kernels.projected import DenseWorker
+from fedkeel.learning.kernels.uphill import uphill_by_hand
 from fedkeel.learning.projected import Projection
 from fedkeel.learning.rule import Rule
 from fedkeel.learning.sgd import Sgd, used
-from fedkeel.learning.task import Batch, positions
+from fedkeel.learning.task import Batch, Task, positions
+from fedkeel.learning.uphill import PerSample
+from fedkeel.learning.uphill import uphill as plain_uphill
 
 
 class Walk(Protocol):
@@ -59,6 +64,41 @@ def folds(net: DenseNet, sgd: Sgd, rule: Rule) -> bool:
     known = rule.used <= {"correction", "averaging"} and used(sgd) <= {"lr", "weight_decay", "max_move"}
     affine = rule.correction is None or used(rule.correction) <= {"slope", "constant", "decay"}
     return known and affine and (rule.averaging is None or net.can_average(rule.averaging))
+
+
+class InsideGradient(Protocol):
+    """Gradients of an objective that looks inside the model."""
+
+    def __call__(self, y: Tensor, b: Tensor, batch: Batch, k: int, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradient [K, d], loss [K] and buffers [K, m] of step k; ``out`` [K, d] may be overwritten for it."""
+
+
+def inside_gradient(
+    task: Task, batches: Iterable[Batch], rule: Inside, all_samples: Callable[[], Sequence[Batch]] | None
+) -> InsideGradient:
+    """The gradients of an objective of what stages give, in the fastest way there is."""
+    if sees_stages(task, rule):
+        if type(rule) is Contrast:
+            return ContrastByHand(task, rule, positions(batches), all_samples)
+        if type(rule) is Branches:
+            return BranchesByHand(task, rule)
+    return lambda y, b, batch, k, out: rule.gradient(task, y, b, batch)
+
+
+def sees_stages(task: Task, rule: Inside) -> bool:
+    """Whether the layers go by hand and a rule's own formulas are all that is left to autograd."""
+    chain = task.chain
+    if chain is None or not task.by_hand or task.loss.l2 or not chain.cuts:
+        return False
+    return type(rule) is Branches or (type(rule) is Contrast and chain.gives_vectors(chain.cuts[-1]))
+
+
+def uphill(
+    task: Task, w: Tensor, b: Tensor, batches: Sequence[Batch], loss: PerSample, eta: float, steps: int
+) -> list[Tensor]:
+    """``learning.uphill.uphill``, in the fastest way there is."""
+    way = uphill_by_hand if task.chain is not None and task.by_hand and len(batches) else plain_uphill
+    return way(task, w, b, batches, loss, eta, steps)
 
 
 def projects(sgd: Sgd, rule: Rule, projection: Projection) -> bool:

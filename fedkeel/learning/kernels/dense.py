@@ -181,7 +181,12 @@ class DenseNet:
 
 
 def minus_one_hot(targets: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-    """The derivative of the cross-entropy by log p, for targets [..., B]: −1 at each one's class [..., classes, B]."""
+    """The derivative of the cross-entropy by log p, for targets [..., B]: −1 at each one's class [..., classes, B].
+
+    Of targets that are probabilities [..., B, classes], each with the minus sign.
+    """
+    if targets.is_floating_point():
+        return -targets.transpose(-1, -2)
     hot = torch.zeros(*targets.shape[:-1], classes, targets.shape[-1], dtype=dtype, device=targets.device)
     return hot.scatter_(-2, targets.unsqueeze(-2), -1)
 

@@ -13,12 +13,9 @@ def mean(values: Tensor, batch: Batch) -> Tensor:
     return values.mean() if batch.weight is None else (values * batch.weight).sum()
 
 
-def supervised(task: Task, outputs: Tensor, y: Tensor, batch: Batch) -> Tensor:
-    """The plain loss of parameters y [d] whose outputs [B, ...] are known already."""
-    value = mean(task.loss.per_sample(outputs, batch.y), batch)
-    if task.loss.l2:
-        value = value + mean(y.new_ones(len(batch.y)), batch) * 0.5 * task.loss.l2 * y.square().sum()
-    return value
+def penalty(task: Task, y: Tensor, batch: Batch) -> Tensor | float:
+    """The model's own λ/2·‖y‖² at one client's parameters [d], where it has one; the batch's share of it."""
+    return mean(y.new_ones(len(batch.y)), batch) * 0.5 * task.loss.l2 * y.square().sum() if task.loss.l2 else 0.0
 
 
 def cuts(task: Task, title: str) -> int:
