@@ -1,8 +1,8 @@
 """Objectives that look inside a model (``inside``), for chains of known layers: layer by layer and without autograd.
 
-Autograd is left with an objective's own formula, whose arguments are what stages give; from there the derivatives go
-back through the layers by hand (``chain``). What frozen models make of a sample is the same in every step, and is
-computed once a round where that is less work. Clients are computed one by one.
+The derivatives of an objective's formula by what stages give are written out for cross-entropy, and left to autograd
+for other losses; from there they go back through the layers (``chain``). What frozen models make of a sample is the
+same in every step, and is computed once a round where that is less work. Clients are computed one by one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from fedkeel.learning.inside import Branches, Contrast
+from fedkeel.learning.losses import cross_entropy
 from fedkeel.learning.task import Batch, Task
 
 TABLE_BYTES = 1 << 26
 """Features of all samples are kept if they are not larger than this."""
+SHORTEST = 1e-8
+"""Length below which a vector counts as so long, as in ``torch.nn.functional.cosine_similarity``."""
 AT_ONCE = 250
 """Samples of which they are computed at a time, so that the intermediate results stay in cache."""
 
@@ -45,32 +48,24 @@ class ContrastByHand:
             chain = self._task.bound.chain_at(y[i], b[i])
             with torch.no_grad():
                 outputs, way = chain.forward(self._task.seen_by_chain(one.x))
-                z = way[self._cut].given.detach()
-                frozen = self._frozen(i, one.x, k) if self._contrasts[i] else None
-            with torch.enable_grad():
-                outputs.requires_grad_()
-                if frozen is None:
-                    value = self._task.mean_loss(outputs, one)
-                    (error,) = torch.autograd.grad(value, outputs)
-                    joining = None
-                else:
-                    z.requires_grad_()
-                    value = self._rule.value(self._task, outputs, z, frozen, self._rule.counts[i], one)
-                    error, of_z = torch.autograd.grad(value, (outputs, z))
-                    joining = {self._cut: of_z}
-            with torch.no_grad():
+                value, error = _plain_loss(self._task, outputs, one)
+                joining = None
+                if self._contrasts[i]:
+                    frozen = self._frozen(i, one.x, k)
+                    of_l, of_z = contrast(self._rule, way[self._cut].given, frozen, self._rule.counts[i], one.weight)
+                    value, joining = value + of_l, {self._cut: of_z}
                 self._task.bound.back(chain, way, error, out[i], joining)
-            losses.append(value.detach())
+            losses.append(value)
         return out, torch.stack(losses), b
 
     def _frozen(self, i: int, x: Tensor, k: int) -> Tensor:
-        """What the frozen models make of client i's samples of step k [n, M, f]."""
+        """The features of the frozen models for client i's samples of step k, each of length one [n, M, f]."""
         if self._table is None or self._positions is None:
             return self._features(i, x)
         return torch.index_select(self._table, 0, self._positions[k].to(x.device))
 
     def _features(self, i: int, x: Tensor) -> Tensor:
-        """What client i's models make of samples x [n, ...]: [n, M, f], zero for those that do not count."""
+        """Those of client i's models for samples x [n, ...], each of length one; zero for models that do not count."""
         found: list[Tensor | None] = []
         for model, buffers, counts in zip(
             self._rule.models[i], self._rule.buffers[i], self._rule.counts[i], strict=True
@@ -78,7 +73,8 @@ class ContrastByHand:
             chain = self._task.frozen.chain_at(model, buffers)
             found.append(chain.forward(self._task.seen_by_chain(x), 0, self._cut)[0] if bool(counts) else None)
         some = next(z for z in found if z is not None)
-        return torch.stack([torch.zeros_like(some) if z is None else z for z in found], dim=1)
+        features = torch.stack([torch.zeros_like(some) if z is None else z for z in found], dim=1)
+        return features.div_(torch.linalg.vector_norm(features, dim=2, keepdim=True).clamp_(min=SHORTEST))
 
     @torch.no_grad()
     def _features_of_all(self, all_samples: Callable[[], Sequence[Batch]] | None) -> Tensor | None:
@@ -114,10 +110,12 @@ class BranchesByHand:
                 z, way = chain.forward(self._task.seen_by_chain(one.x))
                 grafted = [upper.forward(way[cut].given, cut) for cut in chain.cuts]
                 hybrids = torch.stack([z_l for z_l, _ in grafted])
-            with torch.enable_grad():
-                value = self._rule.value(self._task, z.requires_grad_(), hybrids.requires_grad_(), one)
-                error, of_hybrids = torch.autograd.grad(value, (z, hybrids))
-            with torch.no_grad():
+                if self._task.loss is cross_entropy:
+                    value, error, of_hybrids = branches(self._rule, z, hybrids, one.y, one.weight)
+                else:
+                    with torch.enable_grad():
+                        value = self._rule.value(self._task, z.requires_grad_(), hybrids.requires_grad_(), one)
+                        error, of_hybrids = torch.autograd.grad(value, (z, hybrids))
                 joining = {
                     cut: upper.by_inputs(back, of_z_l, cut)
                     for cut, (_, back), of_z_l in zip(chain.cuts, grafted, of_hybrids, strict=True)
@@ -125,3 +123,72 @@ class BranchesByHand:
                 self._task.bound.back(chain, way, error, out[i], joining)
             losses.append(value.detach())
         return out, torch.stack(losses), b
+
+
+def _plain_loss(task: Task, outputs: Tensor, one: Batch) -> tuple[Tensor, Tensor]:
+    """The loss of one client's outputs, and its derivative by them."""
+    if task.loss is not cross_entropy or one.y.is_floating_point():
+        with torch.enable_grad():
+            value = task.mean_loss(outputs.requires_grad_(), one)
+            (error,) = torch.autograd.grad(value, outputs)
+        return value.detach(), error
+    log_p = torch.log_softmax(outputs, dim=-1)
+    rows, share = _share(log_p, one.weight)
+    value = -(log_p[rows, one.y] * share).sum()
+    error = log_p.exp_()
+    error[rows, one.y] -= 1
+    return value, error.mul_(share.unsqueeze(1))
+
+
+def contrast(rule: Contrast, z: Tensor, frozen: Tensor, counts: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """μ·ℓ for features z [n, f] and frozen ones of length one [n, M, f], and its derivative by z.
+
+    With c_j = cos(z, z_j) and q = softmax(c/T): ∂ℓ/∂c = (q − e_0)/T, and ∂c_j/∂z = (z_j − c_j ẑ)/‖z‖.
+    """
+    length = torch.linalg.vector_norm(z, dim=1, keepdim=True).clamp_(min=SHORTEST)
+    direction = z / length
+    c = torch.bmm(frozen, direction.unsqueeze(2)).squeeze(2)
+    log_q = torch.log_softmax((c / rule.T).masked_fill_(~counts, -torch.inf), dim=1)
+    _, share = _share(z, weight)
+    value = -rule.mu * (log_q[:, 0] * share).sum()
+    of_c = log_q.exp_()
+    of_c[:, 0] -= 1
+    of_c *= (rule.mu / rule.T) * share.unsqueeze(1)
+    towards = torch.bmm(of_c.unsqueeze(1), frozen).squeeze(1)
+    along = (of_c * c).sum(dim=1, keepdim=True)
+    return value, torch.addcmul(towards, along, direction, value=-1).div_(length)
+
+
+def branches(
+    rule: Branches, z: Tensor, hybrids: Tensor, targets: Tensor, weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``Branches.value`` under cross-entropy for outputs z [n, C] and hybrids [M, n, C]; its derivatives by both.
+
+    With p = softmax(z_l/T), q = softmax(z/T): ∂KL/∂z = (q − p)/T, and ∂KL/∂z_l = p (log p − log q − KL)/T.
+    """
+    M = len(hybrids)
+    rows, share = _share(z, weight)
+    both = torch.cat([z.unsqueeze(0), hybrids])
+    logs = torch.log_softmax(both, dim=-1)
+    soft = logs if rule.T == 1 else torch.log_softmax(both / rule.T, dim=-1)
+    factors = logs.new_full((M + 1, 1), rule.lambda2 / M)
+    factors[0] = rule.lambda1
+    value = -(factors * logs[:, rows, targets] * share).sum()
+    p = soft.exp()
+    apart = soft[1:] - soft[0]
+    divergence = (p[1:] * apart).sum(dim=-1, keepdim=True)
+    value = value + rule.lambda3 / M * (divergence.squeeze(-1) * share).sum()
+    errors = p.clone() if rule.T == 1 else logs.exp()
+    errors[:, rows, targets] -= 1
+    errors *= factors.unsqueeze(2)
+    strength = rule.lambda3 / (M * rule.T)
+    errors[0].add_(p[0] * M - p[1:].sum(dim=0), alpha=strength)
+    errors[1:].add_(p[1:] * (apart - divergence), alpha=strength)
+    errors *= share.unsqueeze(1)
+    return value, errors[0], errors[1:]
+
+
+def _share(like: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The numbers of the samples [n], and the weight of each in the mean [n]."""
+    n = len(like)
+    return torch.arange(n, device=like.device), like.new_full((n,), 1 / n) if weight is None else weight
