@@ -132,12 +132,11 @@ def _plain_loss(task: Task, outputs: Tensor, one: Batch) -> tuple[Tensor, Tensor
             value = task.mean_loss(outputs.requires_grad_(), one)
             (error,) = torch.autograd.grad(value, outputs)
         return value.detach(), error
+    hot = one.y.unsqueeze(1)
     log_p = torch.log_softmax(outputs, dim=-1)
-    rows, share = _share(log_p, one.weight)
-    value = -(log_p[rows, one.y] * share).sum()
-    error = log_p.exp_()
-    error[rows, one.y] -= 1
-    return value, error.mul_(share.unsqueeze(1))
+    share = _share(log_p, one.weight)
+    value = -_mean(log_p.gather(1, hot), share)
+    return value, log_p.exp_().scatter_add_(1, hot, _minus_ones(hot, log_p)).mul_(share)
 
 
 def contrast(rule: Contrast, z: Tensor, frozen: Tensor, counts: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -147,16 +146,16 @@ def contrast(rule: Contrast, z: Tensor, frozen: Tensor, counts: Tensor, weight: 
     """
     length = torch.linalg.vector_norm(z, dim=1, keepdim=True).clamp_(min=SHORTEST)
     direction = z / length
-    c = torch.bmm(frozen, direction.unsqueeze(2)).squeeze(2)
+    c = (frozen * direction.unsqueeze(1)).sum(dim=2)
     log_q = torch.log_softmax((c / rule.T).masked_fill_(~counts, -torch.inf), dim=1)
-    _, share = _share(z, weight)
-    value = -rule.mu * (log_q[:, 0] * share).sum()
+    share = _share(z, weight)
+    value = -rule.mu * _mean(log_q[:, :1], share)
     of_c = log_q.exp_()
     of_c[:, 0] -= 1
-    of_c *= (rule.mu / rule.T) * share.unsqueeze(1)
-    towards = torch.bmm(of_c.unsqueeze(1), frozen).squeeze(1)
+    of_c.mul_(share * (rule.mu / rule.T))
+    towards = (of_c.unsqueeze(2) * frozen).sum(dim=1)
     along = (of_c * c).sum(dim=1, keepdim=True)
-    return value, torch.addcmul(towards, along, direction, value=-1).div_(length)
+    return value, towards.addcmul_(along, direction, value=-1).div_(length)
 
 
 def branches(
@@ -166,29 +165,34 @@ def branches(
 
     With p = softmax(z_l/T), q = softmax(z/T): ∂KL/∂z = (q − p)/T, and ∂KL/∂z_l = p (log p − log q − KL)/T.
     """
-    M = len(hybrids)
-    rows, share = _share(z, weight)
+    M, share = len(hybrids), _share(z, weight)
+    hot = targets.unsqueeze(1).expand(M + 1, -1, 1)
     both = torch.cat([z.unsqueeze(0), hybrids])
     logs = torch.log_softmax(both, dim=-1)
     soft = logs if rule.T == 1 else torch.log_softmax(both / rule.T, dim=-1)
-    factors = logs.new_full((M + 1, 1), rule.lambda2 / M)
-    factors[0] = rule.lambda1
-    value = -(factors * logs[:, rows, targets] * share).sum()
-    p = soft.exp()
-    apart = soft[1:] - soft[0]
+    p, apart = soft.exp(), soft[1:] - soft[0]
     divergence = (p[1:] * apart).sum(dim=-1, keepdim=True)
-    value = value + rule.lambda3 / M * (divergence.squeeze(-1) * share).sum()
+    own, others = logs.gather(2, hot).split_with_sizes([1, M])
+    value = rule.lambda3 * _mean(divergence, share) - rule.lambda2 * _mean(others, share)
+    value = value / M - rule.lambda1 * _mean(own, share)
     errors = p.clone() if rule.T == 1 else logs.exp()
-    errors[:, rows, targets] -= 1
-    errors *= factors.unsqueeze(2)
+    errors.scatter_add_(2, hot, _minus_ones(hot, z))
     strength = rule.lambda3 / (M * rule.T)
-    errors[0].add_(p[0] * M - p[1:].sum(dim=0), alpha=strength)
-    errors[1:].add_(p[1:] * (apart - divergence), alpha=strength)
-    errors *= share.unsqueeze(1)
+    errors[0].mul_(rule.lambda1).add_(torch.sub(p[0] * M, p[1:].sum(dim=0)), alpha=strength)
+    errors[1:].mul_(rule.lambda2 / M).add_(p[1:].mul_(apart.sub_(divergence)), alpha=strength)
+    errors.mul_(share)
     return value, errors[0], errors[1:]
 
 
-def _share(like: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The numbers of the samples [n], and the weight of each in the mean [n]."""
-    n = len(like)
-    return torch.arange(n, device=like.device), like.new_full((n,), 1 / n) if weight is None else weight
+def _minus_ones(like: Tensor, values: Tensor) -> Tensor:
+    return values.new_full((1,) * like.dim(), -1.0).expand_as(like)
+
+
+def _mean(values: Tensor, share: Tensor | float) -> Tensor:
+    """The mean over samples of values [..., n, 1]; of several in front, the sum of the means."""
+    return (values * share).sum()
+
+
+def _share(like: Tensor, weight: Tensor | None) -> Tensor | float:
+    """The weight of a sample in the mean, [n, 1] where these differ."""
+    return 1 / len(like) if weight is None else weight.unsqueeze(1)
