@@ -10,8 +10,8 @@ Hooks of an algorithm:
 Services during a round:
 
     local.train_by(rule)         steps with a projection (GradMA), an average of gradients (FedPMVR), an objective that
-                                 looks inside the model (MOON, FedMLB), something done after each (FedReg), or with
-                                 another optimiser (FedPVR)
+                                 looks inside the model (MOON, FedMLB), taken back in part (FedReg), something else done
+                                 after each, or with another optimiser (FedPVR)
     local.full_loss              losses over all samples (FedVeca); so does ``uploads.losses_at``, at the server
     local.pseudo_batches         one more pass over the data, shuffled apart (FedReg)
     uphill                       samples moved along the gradient of a loss (FedReg)
@@ -38,6 +38,7 @@ from fedkeel.learning.loop import Sgd, Trained, train
 from fedkeel.learning.projected import Projection as Projection
 from fedkeel.learning.rule import Rule as Rule
 from fedkeel.learning.task import Batch, Task
+from fedkeel.learning.unforgetting import Unforgetting as Unforgetting
 
 
 class AdvancedHooks:

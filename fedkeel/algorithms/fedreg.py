@@ -28,18 +28,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 
-from fedkeel.algorithms.advanced import Rule, uphill
+from fedkeel.algorithms.advanced import Rule, Unforgetting, uphill
 from fedkeel.algorithms.contract import Answer, Local, Paper
 from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.errors import ModelError
 from fedkeel.learning.losses import cross_entropy
 from fedkeel.learning.objectives import mean
 from fedkeel.learning.task import Batch, Net
-
-TINY = 1e-30
-"""Added to ‖g‖², which vanishes where pseudo data are fitted exactly."""
+from fedkeel.learning.unforgetting import share
 
 
 class FedReg(FedAvg):
@@ -70,36 +67,31 @@ class FedReg(FedAvg):
         )
 
     def local_round(self, local: Local) -> Answer:
-        params, task, w = self.params, local.task, local.w
+        params, task = self.params, local.task
         if task.loss.name != "cross_entropy":
             raise ModelError(
                 f"FedReg labels pseudo data with class probabilities, so it needs a model with the loss cross_entropy, "
                 f"got {task.loss.name}; choose another model or another algorithm."
             )
         pseudo, perturbed, counts = self.pseudo_data(local)
-        # Where nothing is added inside the logarithm, the entropy is the model's own loss.
-        entropy = None if task.loss is cross_entropy and not params.floor else self._entropy
 
-        def gradient(y: Tensor, b: Tensor, batch: Batch, k: int) -> tuple[Tensor, Tensor, Tensor]:
-            mixed = torch.lerp(w, y, params.gamma)
-            g, loss, b_after = task.gradient(mixed, b, batch, entropy)
-            if params.mask:
-                fake = replace(batch, x=self._uphill(local, [batch], params.eta_s)[0])
-                g_mask = task.gradient(mixed, b, fake, self._indecision)[0]
-                g = g - share(g, g_mask) * g_mask
-            return g, loss, b_after
+        def strip(g: Tensor, mixed: Tensor, b: Tensor, batch: Batch) -> Tensor:
+            fake = replace(batch, x=self._uphill(local, [batch], params.eta_s)[0])
+            g_mask = task.gradient(mixed, b, fake, self._indecision)[0]
+            return g - share(g, g_mask) * g_mask
 
-        def after_step(y: Tensor, batch: Batch, k: int) -> Tensor:
-            moved, theta = y - w, torch.lerp(w, y, params.beta)
-            # Training mode normalises with each batch's own statistics; those that it gathers are dropped.
-            g2 = task.gradient(theta, local.b, turn(pseudo, counts, k), entropy)[0]
-            a = share(moved, g2).clamp(min=0)
-            y, moved = less(y, a, g2), less(moved, a, g2)
-            g3 = task.gradient(theta, local.b, turn(perturbed, counts, k), entropy)[0]
-            b = share(moved, g3).clamp(min=0)
-            return less(y, b, g3)
-
-        trained = local.train_by(Rule(gradient=gradient, after_step=after_step))
+        rule = Unforgetting(
+            local.w,
+            local.b,
+            params.gamma,
+            params.beta,
+            (pseudo, perturbed),
+            counts,
+            # Where nothing is added inside the logarithm, the entropy is the model's own loss.
+            None if task.loss is cross_entropy and not params.floor else self._entropy,
+            strip if params.mask else None,
+        )
+        trained = local.train_by(Rule(unforgetting=rule))
         return *self.finish(local, trained.y), trained
 
     def pseudo_data(self, local: Local) -> tuple[list[Batch], list[Batch], Tensor]:
@@ -142,32 +134,3 @@ class FedReg(FedAvg):
         if targets.is_floating_point():
             return -(targets * logs).sum(-1)
         return -logs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-
-
-def share(of: Tensor, along: Tensor) -> Tensor:
-    """⟨u, g⟩/‖g‖² for each client's rows u and g [K, d]: how often u contains g [K, 1]."""
-    return dot(of, along) / (dot(along, along) + TINY)
-
-
-def dot(u: Tensor, v: Tensor) -> Tensor:
-    """⟨u, v⟩ of each client's rows [K, d]: [K, 1]."""
-    return torch.bmm(u.unsqueeze(1), v.unsqueeze(2)).squeeze(2)
-
-
-def less(y: Tensor, a: Tensor, g: Tensor) -> Tensor:
-    """y − a·g for rows [K, d] and factors [K, 1], many of which are zero."""
-    return torch.addcmul(y, a, g, value=-1) if bool(a.any()) else y
-
-
-def turn(batches: Sequence[Batch], counts: Tensor, k: int) -> Batch:
-    """Each client's batch of step k, where every client starts over after its own number of batches."""
-    turns: list[int] = (k % counts).tolist()
-    if len(set(turns)) == 1:
-        return batches[turns[0]]
-    rows = [(batches[turn], i) for i, turn in enumerate(turns)]
-    shares = [b.x.new_full((b.y.shape[1],), 1 / b.y.shape[1]) if b.weight is None else b.weight[i] for b, i in rows]
-    return Batch(
-        pad_sequence([b.x[i] for b, i in rows], batch_first=True),
-        pad_sequence([b.y[i] for b, i in rows], batch_first=True),
-        pad_sequence(shares, batch_first=True),
-    )

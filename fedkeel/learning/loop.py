@@ -73,6 +73,7 @@ def train(
     if steps is not None and task.dense is not None:
         return _limited(_walked(task.dense, steps, b, batches), start, sgd.max_move)
     correction, averaging, after_step = rule.correction, rule.averaging, rule.after_step
+    unforgetting = rule.unforgetting
     gradient = rule.gradient if rule.projection is None else rule.projection.gradients(task, start)
     inside = None if rule.inside is None else inside_gradient(task, batches, rule.inside, all_samples)
     y = y.clone()
@@ -85,6 +86,8 @@ def train(
     for k, batch in enumerate(stream(batches)):
         if inside is not None:
             q, loss, b_after = inside(y, b, batch, k, workspace)
+        elif unforgetting is not None:
+            q, loss, b_after = unforgetting.gradient(task, y, b, batch)
         elif gradient is None:
             q, loss, b_after = task.gradient(y, b, batch, out=workspace)
         else:
@@ -116,10 +119,14 @@ def train(
             q = torch.where(batch.active.unsqueeze(1), q, 0)
             b_after = torch.where(batch.active.unsqueeze(1), b_after, b)
             loss = torch.where(batch.active, loss, 0)
-        if after_step is None:
+        if after_step is None and unforgetting is None:
             y.sub_(q, alpha=sgd.lr)
         else:
-            moved = after_step(y.sub(q, alpha=sgd.lr), batch, k)
+            moved = y.sub(q, alpha=sgd.lr)
+            if after_step is not None:
+                moved = after_step(moved, batch, k)
+            if unforgetting is not None:
+                moved = unforgetting.after_step(task, moved, k)
             y = moved if batch.active is None else torch.where(batch.active.unsqueeze(1), moved, y)
         b = b_after
         loss_sum += loss
@@ -138,7 +145,8 @@ def _walked(net: DenseNet, steps: Walk, b: Tensor, batches: Iterable[Batch]) -> 
         log_p.append(steps.step(batch.x, hots[-1], batch.weight, batch.active))
         taken.append(batch)
     y = steps.y
-    return Trained(y, b, _mean_over_steps(log_p, hots, taken, y), y.new_empty(len(y), 0))
+    norms = torch.stack(list(steps.norms), dim=1) if len(steps.norms) else y.new_empty(len(y), 0)
+    return Trained(y, b, _mean_over_steps(log_p, hots, taken, y), norms)
 
 
 def _mean_over_steps(log_p: list[Tensor], hots: list[Tensor], batches: list[Batch], y: Tensor) -> Tensor:

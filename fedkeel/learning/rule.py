@@ -13,6 +13,7 @@ from fedkeel.learning.inside import Inside
 from fedkeel.learning.projected import Projection
 from fedkeel.learning.sgd import used
 from fedkeel.learning.task import Batch
+from fedkeel.learning.unforgetting import Unforgetting
 
 Gradient = Callable[[Tensor, Tensor, Batch, int], tuple[Tensor, Tensor, Tensor]]
 """``gradient(y, b, batch, k) → (q [K, d], loss [K], buffers [K, m])`` of step k; the step then overwrites y."""
@@ -28,15 +29,19 @@ class Rule:
     projection: Projection | None = None
     inside: Inside | None = None
     """An objective in place of the plain loss, of what the stages of the model give."""
+    unforgetting: Unforgetting | None = None
+    """A gradient between y and the start, and what is taken back once step k is taken."""
     averaging: Averaging | None = None
     correction: Correction | None = None
     after_step: AfterStep | None = None
 
     def __post_init__(self) -> None:
-        if len({"gradient", "projection", "inside"} & self.used) > 1:
+        if len({"gradient", "projection", "inside", "unforgetting"} & self.used) > 1:
             raise ValueError(
                 "a step follows a gradient of its own, a projected one or another objective's, not several"
             )
+        if self.unforgetting is not None and self.after_step is not None:
+            raise ValueError("what is taken back after a step and another thing done after it have no order")
 
     @property
     def used(self) -> frozenset[str]:

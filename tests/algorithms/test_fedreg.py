@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import fedkeel
-from fedkeel.algorithms.fedreg import share, turn
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.check import tiny_federation, tiny_simulation
 from fedkeel.data import from_clients
@@ -21,6 +20,7 @@ from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import ModelError
 from fedkeel.learning.losses import squared_hinge
 from fedkeel.learning.task import Batch, Task
+from fedkeel.learning.unforgetting import share, turn
 
 
 def one_sample(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -14,14 +15,16 @@ from torch import Tensor, nn
 from fedkeel.learning import models
 from fedkeel.learning.inside import Branches, Contrast, Inside
 from fedkeel.learning.kernels import chain
-from fedkeel.learning.kernels.choice import inside_gradient, sees_stages, uphill
+from fedkeel.learning.kernels.choice import fast_steps, inside_gradient, sees_stages, uphill
 from fedkeel.learning.kernels.inside import BranchesByHand, ContrastByHand
 from fedkeel.learning.kernels.trial import verify_kernels
+from fedkeel.learning.kernels.unforgetting import UnforgettingSteps
 from fedkeel.learning.loop import Sgd, train
 from fedkeel.learning.losses import squared_hinge
 from fedkeel.learning.rule import Rule
 from fedkeel.learning.staged import Staged
 from fedkeel.learning.task import Batch, Batches, Task
+from fedkeel.learning.unforgetting import Unforgetting
 from fedkeel.learning.uphill import uphill as plain_uphill
 from fedkeel.learning.verification import verify
 
@@ -219,3 +222,58 @@ def test_a_kernel_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> 
     assert not task.by_hand
     assert "gradient by inputs" in task.notices[0]
     assert not sees_stages(task, rules(task, 1)[1])
+
+
+@given(
+    seed=st.integers(0, 1000),
+    layers=st.integers(1, 3),
+    bias=st.booleans(),
+    clip=st.sampled_from([None, 0.05, 10.0]),
+    widths=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+)
+def test_steps_that_are_taken_back_are_those_of_autograd(
+    seed: int, layers: int, bias: bool, clip: float | None, widths: list[int]
+) -> None:
+    """More steps than remembered batches, whose sizes differ; long steps, so that there is something to take back."""
+    torch.manual_seed(seed)
+    sizes = [*[6, 5, 4][:layers], 3]
+    parts = [part for i, o in pairwise(sizes) for part in (nn.Linear(i, o, bias=bias), nn.ReLU())][:-1]
+    task = Task(nn.Sequential(nn.Flatten(), *parts), dtype=torch.float64)
+    x, y = torch.randn(7, 2, 3, dtype=torch.float64), torch.randint(0, 3, (7,))
+    batches = Passes(x, y, [torch.randint(0, 7, (width,)) for width in widths])
+    hard = [batch_of(1, n, (2, 3), False) for n in (3, 2)]
+    soft = [Batch(torch.randn_like(b.x), torch.rand(*b.y.shape, 3, dtype=torch.float64).softmax(-1)) for b in hard]
+    start, b = near(task, 1), torch.empty(1, 0, dtype=torch.float64)
+    rule = Unforgetting(start, b, 0.4, 0.5, (soft, hard), torch.tensor([2]))
+    given_ = (task, start, b, batches, Sgd(1.0, clip=clip))
+    assert isinstance(
+        fast_steps(task.dense, start, batches, given_[-1], Rule(unforgetting=rule), None), UnforgettingSteps
+    )
+    everything = [Batch(x[None, :4], y[None, :4]), Batch(x[None, 4:], y[None, 4:])]
+    plainly = replace(rule, objective=task.objective)
+    plain = train(*given_, Rule(unforgetting=plainly), lambda: everything)
+    for all_samples in (None, lambda: everything):
+        ours = train(*given_, Rule(unforgetting=rule), all_samples)
+        torch.testing.assert_close(ours.y, plain.y, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(ours.loss, plain.loss, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(ours.norms, plain.norms, rtol=1e-9, atol=1e-11)
+
+
+def test_steps_with_anything_else_are_not_taken_back_in_the_fast_way() -> None:
+    task, _ = made("vectors", 0)
+    start, b = near(task, 1), torch.empty(1, 0, dtype=torch.float64)
+    batches = Passes(torch.randn(3, 5).double(), torch.zeros(3, dtype=torch.int64), [torch.arange(3)])
+    padded = batch_of(1, 3, (5,), True)
+    rule = Unforgetting(start, b, 0.4, 0.5, ([batches[0]], [batches[0]]), torch.ones(1, dtype=torch.long))
+    for sgd, other, given_ in (
+        (Sgd(0.1, momentum=0.9), rule, batches),
+        (Sgd(0.1, weight_decay=0.1), rule, batches),
+        (Sgd(0.1), replace(rule, strip=lambda g, mixed, b, batch: g), batches),
+        (Sgd(0.1), replace(rule, objective=task.objective), batches),
+        (Sgd(0.1), replace(rule, remembered=([padded], [padded])), batches),
+        (Sgd(0.1), replace(rule, w=start.clone()), batches),
+        (Sgd(0.1), rule, [padded]),
+    ):
+        assert fast_steps(task.dense, start, given_, sgd, Rule(unforgetting=other), None) is None
+    with pytest.raises(ValueError, match="no order"):
+        Rule(unforgetting=rule, after_step=lambda y, batch, k: y)

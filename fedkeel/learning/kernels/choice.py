@@ -17,17 +17,23 @@ from fedkeel.learning.inside import Branches, Contrast, Inside
 from fedkeel.learning.kernels.dense import AffinePull, DenseNet, Descent
 from fedkeel.learning.kernels.inside import BranchesByHand, ContrastByHand
 from fedkeel.learning.kernels.projected import DenseWorker
+from fedkeel.learning.kernels.unforgetting import UnforgettingSteps
 from fedkeel.learning.kernels.uphill import uphill_by_hand
 from fedkeel.learning.projected import Projection
 from fedkeel.learning.rule import Rule
 from fedkeel.learning.sgd import Sgd, used
 from fedkeel.learning.task import Batch, Task, positions
+from fedkeel.learning.unforgetting import Unforgetting
 from fedkeel.learning.uphill import PerSample
 from fedkeel.learning.uphill import uphill as plain_uphill
 
 
 class Walk(Protocol):
     """Local steps of K clients on a dense network."""
+
+    @property
+    def norms(self) -> Sequence[Tensor]:
+        """Of the gradient of every step so far [K], if it is clipped."""
 
     def step(self, x: Tensor, hot: Tensor, weight: Tensor | None, active: Tensor | None) -> Tensor:
         """Take a step on inputs [K, B, ...] and targets as of ``minus_one_hot``; give log p before it [K, classes, B].
@@ -56,6 +62,8 @@ def fast_steps(
         return Descent(net, y, sgd.lr, folded(sgd, rule.correction or Correction(), y), rule.averaging)
     if rule.projection is not None and projects(sgd, rule, rule.projection):
         return DenseWorker(net, rule.projection, start, sgd.lr, positions(batches), all_samples)
+    if rule.unforgetting is not None and takes_back(start, batches, sgd, rule, rule.unforgetting):
+        return UnforgettingSteps(net, rule.unforgetting, sgd.lr, sgd.clip, positions(batches), all_samples)
     return None
 
 
@@ -64,6 +72,15 @@ def folds(net: DenseNet, sgd: Sgd, rule: Rule) -> bool:
     known = rule.used <= {"correction", "averaging"} and used(sgd) <= {"lr", "weight_decay", "max_move"}
     affine = rule.correction is None or used(rule.correction) <= {"slope", "constant", "decay"}
     return known and affine and (rule.averaging is None or net.can_average(rule.averaging))
+
+
+def takes_back(start: Tensor, batches: Iterable[Batch], sgd: Sgd, rule: Rule, unforgetting: Unforgetting) -> bool:
+    """Whether one client takes plain steps from w, with the plain loss, which are taken back and nothing else."""
+    known = rule.used == {"unforgetting"} and used(sgd) <= {"lr", "clip", "max_move"}
+    parts = {"w", "b", "gamma", "beta", "remembered", "counts"}
+    alone = len(start) == 1 and start.data_ptr() == unforgetting.w.data_ptr() and positions(batches) is not None
+    full = all(batch.weight is None for part in unforgetting.remembered for batch in part)
+    return known and alone and full and used(unforgetting) <= parts
 
 
 class InsideGradient(Protocol):

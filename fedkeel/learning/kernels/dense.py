@@ -236,6 +236,8 @@ class Descent:
     is pulled is still in the cache when the product is added.
     """
 
+    norms: Sequence[Tensor] = ()
+
     def __init__(
         self, net: DenseNet, y: Tensor, lr: float, pull: AffinePull | None = None, averaging: Averaging | None = None
     ) -> None:

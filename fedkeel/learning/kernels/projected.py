@@ -137,6 +137,8 @@ class Last(NamedTuple):
 class DenseWorker:
     """The steps of K clients from x [K, d]."""
 
+    norms: Sequence[Tensor] = ()
+
     def __init__(
         self,
         net: DenseNet,

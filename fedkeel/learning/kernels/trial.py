@@ -1,12 +1,13 @@
 """The first use of what goes by hand inside a model: the kernels' answers, against autograd on a few samples.
 
 ``verification`` compares a model's outputs and gradients with plain torch. This compares what else kernels compute of
-it: derivatives by inputs, objectives that look at stages, and targets that are probabilities.
+it: derivatives by inputs, objectives that look at stages, targets that are probabilities, steps that are taken back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,8 +16,11 @@ from torch.nn import functional as F
 from fedkeel.learning.inside import Branches, Contrast, Inside
 from fedkeel.learning.kernels.choice import inside_gradient, sees_stages
 from fedkeel.learning.kernels.uphill import by_inputs
+from fedkeel.learning.loop import train
 from fedkeel.learning.losses import cross_entropy
-from fedkeel.learning.task import Batch, Task
+from fedkeel.learning.rule import Rule
+from fedkeel.learning.sgd import Sgd
+from fedkeel.learning.task import Batch, Batches, Objective, Task
 from fedkeel.learning.trial import (
     MOST,
     ON_ACCELERATORS,
@@ -27,6 +31,7 @@ from fedkeel.learning.trial import (
     norm_of,
     nudged,
 )
+from fedkeel.learning.unforgetting import Unforgetting
 from fedkeel.learning.uphill import by_inputs as plain_by_inputs
 
 Compared = dict[str, Callable[[Tensor], Tensor]]
@@ -98,12 +103,42 @@ def _inside_rules(task: Task) -> dict[str, Inside]:
     return {name: rule for name, rule in rules.items() if sees_stages(task, rule)}
 
 
+@dataclass(frozen=True)
+class _Twice(Batches):
+    """All samples as the minibatch of either of two steps."""
+
+    batch: Batch
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, k):  # type: ignore[no-untyped-def]
+        return self.batch
+
+    @property
+    def positions(self) -> Sequence[Tensor]:
+        return [torch.arange(self.batch.y.shape[1])] * len(self)
+
+
+def _taken_back(task: Task, batch: Batch, objective: Objective | None) -> Callable[[Tensor], Tensor]:
+    """From a point w [d] to how far it moves in two steps, part of which is taken back."""
+    b, counts = task.b0.to(task.device)[None], torch.ones(1, dtype=torch.long)
+    remembered = [_soft(task, batch)], [batch]
+
+    def moved(w: Tensor) -> Tensor:
+        rule = Rule(unforgetting=Unforgetting(w[None], b, 0.4, 0.5, remembered, counts, objective))
+        return train(task, w[None], b, _Twice(batch), Sgd(0.1, clip=10.0), rule, lambda: [batch]).y[0] - w
+
+    return moved
+
+
 def _plainly(task: Task, batch: Batch) -> Compared:
     b = task.b0.to(task.device)[None]
     soft = _soft(task, batch)
     compared: Compared = {
         "gradient by inputs": lambda w: plain_by_inputs(task, w[None], b, batch, task.loss.per_sample)[0],
         "gradient under soft labels": lambda w: task.gradient(w[None], b, soft, task.objective)[0][0],
+        "steps taken back": _taken_back(task, batch, task.objective),
     }
     for name, rule in _inside_rules(task).items():
         compared[name] = lambda w, rule=rule: rule.gradient(task, w[None], b, batch)[0][0]  # type: ignore[misc]
@@ -122,6 +157,7 @@ def _by_hand(task: Task, batch: Batch) -> Compared:
     compared: Compared = {"gradient by inputs": slopes}
     if task.loss is cross_entropy:
         compared["gradient under soft labels"] = lambda w: task.gradient(w[None], b, soft)[0][0]
+        compared["steps taken back"] = _taken_back(task, batch, None)
     for name, rule in _inside_rules(task).items():
         gradient = inside_gradient(task, [], rule, None)
         compared[name] = lambda w, gradient=gradient: gradient(  # type: ignore[misc]
