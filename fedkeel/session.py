@@ -89,6 +89,8 @@ def _tell(simulation: Simulation) -> None:
         notice("model", found)
     for found in not_heard(type(simulation.algorithm), simulation.training):
         notice("settings", found)
+    if simulation.algorithm.partial and simulation.training.participation < 1:
+        notice("algorithm", simulation.algorithm.partial)
 
 
 @dataclass(frozen=True)

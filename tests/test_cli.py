@@ -12,8 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedkeel import api, config
+from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.cli import demo, main
 from fedkeel.cli.main import app
+from fedkeel.cli.scenes import SCENES
 from fedkeel.runs.store import rounds_done
 
 ROOT = Path(__file__).parents[1]
@@ -179,7 +181,7 @@ def test_a_demo_after_one_that_was_killed(tmp_path: Path) -> None:
     """It starts anew, whenever the first was killed: here as soon as its first run has a folder."""
     command = [sys.executable, "-c", "from fedkeel.cli.main import run; run()", "demo", "--rounds", "500", "--quiet"]
     first = subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    folder, give_up = tmp_path / "demo" / "fedavg", time.monotonic() + 120
+    folder, give_up = tmp_path / "demo" / "papers", time.monotonic() + 120
     while not folder.exists() and time.monotonic() < give_up:
         time.sleep(0.01)
     first.kill()
@@ -193,7 +195,10 @@ def test_demo_in_small(tmp_path: Path) -> None:
     result = fedkeel("demo", "--rounds", "2", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "rounds to 90%" in result.stdout
+    assert all(ALGORITHMS[scene.algorithm].title in result.stdout for scene in SCENES)
+    assert result.stdout.count("The claim of") == len(SCENES) == 5
     assert (tmp_path / "demo" / "curves.png").stat().st_size > 10_000
+    assert (tmp_path / "demo" / "papers.png").stat().st_size > 10_000
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.txt").write_text("mine")
     refused = fedkeel("demo", "--rounds", "1", "--out", "precious", cwd=tmp_path)

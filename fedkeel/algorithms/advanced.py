@@ -5,6 +5,7 @@ Hooks of an algorithm:
     buffers     what must happen to BatchNorm statistics (FedBN)
     cohort      who takes part, where a method overrules the sampling (MIFA's program)
     personal    models that clients would use themselves, where these differ from w (FedBN)
+    partial     what to tell who runs the method with part of the clients, where its paper has all (FedVeca)
     variant     the subclass that computes other readings of a paper (``algorithms/variants``)
 
 Services during a round:
@@ -46,6 +47,9 @@ class AdvancedHooks:
 
     buffers: ClassVar[str | None] = None
     """What must happen to BatchNorm statistics, where the method itself says so (overrides ``training.buffers``)."""
+
+    partial: ClassVar[str] = ""
+    """One sentence for whoever lets part of the clients take part, where that is outside the paper's range."""
 
     variant: ClassVar[str] = ""
     """``module:Class``: the subclass that computes other readings of the paper, where there are any."""

@@ -54,6 +54,10 @@ class FedVeca(Algorithm):
     )
     unknown = record.UNKNOWN
     sets_steps = True
+    partial = (
+        "FedVeca's paper has all clients in every round; with part of them its accuracy swings, because few steps are "
+        "stretched to the cohort's mean: alpha = 0.5 calms it."
+    )
     variant = "fedkeel.algorithms.variants.fedveca:FedVecaVariant"
     params: Params
 

@@ -1,4 +1,4 @@
-"""The demo: several algorithms on the embedded MNIST-5k, a table and a picture at the end."""
+"""The demo on the embedded MNIST-5k: a scene for each paper, one setting for all, tables and pictures at the end."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 from fedkeel import api, build, config
 from fedkeel.algorithms.registry import ALGORITHMS
-from fedkeel.cli.screen import Life, comparison_table, console, headline, identity, say
+from fedkeel.cli.scenes import SCENES, Outcome, Scene, outcome
+from fedkeel.cli.screen import Life, comparison_table, console, say, show_table, wrapped
 from fedkeel.data import save_chart
 from fedkeel.errors import InputError
 from fedkeel.report.comparison import compare
-from fedkeel.report.curves import curves_chart
+from fedkeel.report.curves import curves_chart, panels_chart
 from fedkeel.runs import directory as run_directory
 from fedkeel.runs.history import History
 
@@ -49,32 +50,77 @@ def run_demo(out: Path, rounds: int, seed: int, quiet: bool) -> None:
     """Run, compare, draw; everything lands in ``out``, which an earlier demo may have filled."""
     began = time.perf_counter()
     _make_room(out)
-    experiments = config.expand(settings(rounds, seed), [])
-    federation = build.make_federation(experiments[0])
-    histories: dict[str, History] = {}
-    if not quiet:
-        say(
-            ("fedkeel", "bold"),
-            f" trains one model over {federation.N} clients with {federation.sizes[0]} handwritten "
-            "digits each, unevenly mixed.",
-        )
-    for experiment in experiments:
-        title = ALGORITHMS[experiment.algorithm.name].title
-        life = Life(rounds, quiet=quiet)
-        if not quiet:
-            say("")
-            headline(identity(build.make_simulation(experiment, federation=federation)))
-        with life:
-            run = api.run(experiment, out / experiment.algorithm.name, watch=life)
-        histories[title] = run.history
-    picture = _draw(histories, out, federation.N, rounds, seed)
-    console.print()
+    scenes = [(scene, _play(scene, out, rounds, seed, quiet)) for scene in SCENES]
+    histories = _all_in_one(out, rounds, seed, quiet)
+    panels = {" and ".join(scene.titles): runs for scene, runs in scenes}
+    save_chart(panels_chart(panels, "The papers' own settings in small"), out / "papers.png")
+    picture = _draw(histories, out, rounds, seed)
+    say("")
+    show_table(
+        ["own setting", "beside", ("mean over rounds", "right"), ("at the end", "right"), "claim"],
+        [_summary(scene, runs) for scene, runs in scenes],
+    )
+    say("")
     console.print(comparison_table(compare(histories, "FedAvg", TARGET), "FedAvg", TARGET))
-    say(f"\nPicture: {picture}   Runs: {out}/   Time: {time.perf_counter() - began:.0f} s")
+    say(f"\nPictures: {picture}, {out / 'papers.png'}   Runs: {out}/   Time: {time.perf_counter() - began:.0f} s")
     say(
         "Next: fedkeel algorithms feddc · fedkeel partition mnist5k --out clients.png · "
         "fedkeel run examples/mnist5k.toml"
     )
+
+
+def _play(scene: Scene, out: Path, rounds: int, seed: int, quiet: bool) -> dict[str, History]:
+    """One paper's method and its baseline, by title."""
+    own, baseline = scene.titles
+    paper = ALGORITHMS[scene.algorithm].paper
+    if not quiet:
+        say("")
+        say((own, "bold"), f" ({paper.authors}, {paper.year}): {scene.claim}.")
+        say(wrapped(f"{scene.small}.", "  "), style="dim")
+    histories = {}
+    for title, given in zip((own, baseline), scene.experiments(rounds, seed), strict=True):
+        (experiment,) = config.expand(given, [])
+        with Life(experiment.training.rounds, quiet=quiet, name=title) as life:
+            folder = out / "papers" / scene.algorithm / experiment.algorithm.name
+            histories[title] = api.run(experiment, folder, watch=life).history
+    if not quiet:
+        say(wrapped(_sentence(scene, outcome(histories[own], histories[baseline])), "  "))
+    return histories
+
+
+def _sentence(scene: Scene, end: Outcome) -> str:
+    own, baseline = scene.titles
+    return (
+        f"Mean accuracy over the rounds {end.mean[0]:.1%}, {baseline} {end.mean[1]:.1%}; at the end {end.final[0]:.1%} "
+        f"and {end.final[1]:.1%}. The claim of {own}: {end.verdict}."
+    )
+
+
+def _summary(scene: Scene, histories: dict[str, History]) -> list[str]:
+    own, baseline = scene.titles
+    end = outcome(histories[own], histories[baseline])
+    pairs = (f"{mine:.1%} / {theirs:.1%}" for mine, theirs in (end.mean, end.final))
+    return [own, baseline, *pairs, end.verdict]
+
+
+def _all_in_one(out: Path, rounds: int, seed: int, quiet: bool) -> dict[str, History]:
+    """Every shown algorithm in the same setting, by title."""
+    experiments = config.expand(settings(rounds, seed), [])
+    federation = build.make_federation(experiments[0])
+    histories: dict[str, History] = {}
+    if not quiet:
+        say("")
+        say(
+            ("One setting for all", "bold"),
+            f": {federation.N} clients with {federation.sizes[0]} handwritten digits each, unevenly mixed, 20 % a "
+            "round. It is nobody's own.",
+        )
+    for experiment in experiments:
+        title = ALGORITHMS[experiment.algorithm.name].title
+        with Life(rounds, quiet=quiet, name=title) as life:
+            run = api.run(experiment, out / experiment.algorithm.name, watch=life)
+        histories[title] = run.history
+    return histories
 
 
 def _make_room(out: Path) -> None:
@@ -96,7 +142,7 @@ def _make_room(out: Path) -> None:
         ) from None
 
 
-def _draw(histories: dict[str, History], out: Path, clients: int, rounds: int, seed: int) -> Path:
-    subtitle = f"MNIST-5k, {clients} clients, Dirichlet 0.3, 20 % a round, 2NN, seed {seed}; dashed: {TARGET:.0%}"
+def _draw(histories: dict[str, History], out: Path, rounds: int, seed: int) -> Path:
+    subtitle = f"MNIST-5k, 50 clients, Dirichlet 0.3, 20 % a round, 2NN, seed {seed}; dashed: {TARGET:.0%}"
     chart = curves_chart(histories, f"Test accuracy over {rounds} rounds", subtitle, TARGET)
     return save_chart(chart, out / "curves.png")

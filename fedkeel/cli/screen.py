@@ -132,7 +132,7 @@ class _Life(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         width = console.width - 1
-        head = f"round {task.completed:.0f}/{task.total or 0:.0f}"
+        head = f"{task.fields.get('name', '')}round {task.completed:.0f}/{task.total or 0:.0f}"
         bar = min(30, max(6, width - 71))
         line = fitted(task.fields.get("life", []), width - len(head) - bar - 3)
         made = Text(f"{head} ")
@@ -152,7 +152,10 @@ def fitted(parts: Sequence[tuple[int, str]], width: int) -> str:
 class Life:
     """Follows a run: a live line on a terminal, a plain line now and then elsewhere, nothing when quiet."""
 
-    def __init__(self, rounds: int, done: int = 0, quiet: bool = False, sweep: Clock | None = None) -> None:
+    def __init__(
+        self, rounds: int, done: int = 0, quiet: bool = False, sweep: Clock | None = None, name: str = ""
+    ) -> None:
+        self._name = f"  {name:<9} " if name else ""
         self._curve: list[float] = []
         self._last: Measured | None = None
         self._seconds = 0.0
@@ -167,7 +170,7 @@ class Life:
         self._task: Any = None
         if not quiet and console.is_terminal:
             self._live = Progress(_Life(), console=console, transient=False)
-            self._task = self._live.add_task("", total=rounds, completed=done)
+            self._task = self._live.add_task("", total=rounds, completed=done, name=self._name)
 
     def __enter__(self) -> Life:
         if self._live is not None:
@@ -199,7 +202,7 @@ class Life:
         if self._live is not None:
             self._live.update(self._task, completed=progress.round, life=parts)
         elif not self._quiet and self._is_milestone(progress):
-            head = f"round {progress.round}/{progress.rounds}"
+            head = f"{self._name}round {progress.round}/{progress.rounds}"
             print(f"{head}  {fitted(parts, console.width - len(head) - 2)}", flush=True)
 
     def _say_executor(self, described: str) -> None:

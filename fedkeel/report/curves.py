@@ -51,3 +51,34 @@ def curves_chart(histories: Mapping[str, History], title: str, subtitle: str = "
         layers.append(rule.encode(y=alt.Y("target:Q", scale=scale)))
     chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
     return theme.styled(chart, theme.heading(title, subtitle), domain=False)
+
+
+def panels_chart(panels: Mapping[str, Mapping[str, History]], title: str, columns: int = 3) -> Any:
+    """Test accuracy of a few runs in each of several panels, by title."""
+    import altair as alt
+
+    charts = []
+    for heading, histories in panels.items():
+        points = [
+            {"run": name, "round": point.round, "accuracy": point.accuracy}
+            for name, history in histories.items()
+            for point in history.series()
+        ]
+        order = list(histories)
+        looks = theme.looks(order)
+        colour = alt.Scale(domain=order, range=[looks[name][0] for name in order])
+        dash = alt.Scale(domain=order, range=[looks[name][1] for name in order])
+        legend = alt.Legend(orient="bottom")
+        encoded = (
+            alt.Chart(alt.InlineData(values=points))
+            .mark_line(strokeWidth=2)
+            .encode(
+                x=alt.X("round:Q", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False)),
+                y=alt.Y("accuracy:Q", title=None, axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1])),
+                color=alt.Color("run:N", scale=colour, title=None, legend=legend),
+                strokeDash=alt.StrokeDash("run:N", scale=dash, title=None, legend=legend),
+            )
+        )
+        charts.append(encoded.properties(width=220, height=150, title=alt.TitleParams(heading, anchor="start")))
+    chart = alt.concat(*charts, columns=columns).resolve_scale(color="independent", strokeDash="independent")
+    return theme.styled(chart, theme.heading(title, "Test accuracy over rounds"), domain=False)
