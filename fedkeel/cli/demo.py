@@ -84,7 +84,7 @@ def _play(scene: Scene, out: Path, rounds: int, seed: int, quiet: bool) -> dict[
             folder = out / "papers" / scene.algorithm / experiment.algorithm.name
             histories[title] = api.run(experiment, folder, watch=life).history
     if not quiet:
-        say(wrapped(_sentence(scene, outcome(histories[own], histories[baseline])), "  "))
+        say(wrapped(_sentence(scene, outcome(scene, histories[own], histories[baseline])), "  "))
     return histories
 
 
@@ -98,7 +98,7 @@ def _sentence(scene: Scene, end: Outcome) -> str:
 
 def _summary(scene: Scene, histories: dict[str, History]) -> list[str]:
     own, baseline = scene.titles
-    end = outcome(histories[own], histories[baseline])
+    end = outcome(scene, histories[own], histories[baseline])
     pairs = (f"{mine:.1%} / {theirs:.1%}" for mine, theirs in (end.mean, end.final))
     return [own, baseline, *pairs, end.verdict]
 

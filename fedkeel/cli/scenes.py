@@ -136,18 +136,22 @@ class Outcome:
     mean: tuple[float, float]
     """Grows with how fast and how far a method learns, and does not hang on one lucky round."""
     final: tuple[float, float]
+    whole: bool
+    """Whether the scene had all its rounds."""
 
     @property
     def verdict(self) -> str:
         """What became of the claim."""
+        if not self.whole:
+            return "too few rounds to tell"
         ahead = self.mean[0] - self.mean[1]
         if abs(ahead) < CLOSE:
             return "no difference here"
         return "holds here" if ahead > 0 else "does not hold here"
 
 
-def outcome(own: History, baseline: History) -> Outcome:
+def outcome(scene: Scene, own: History, baseline: History) -> Outcome:
     """The two runs of a scene side by side."""
     curves = [[point.accuracy for point in history.series() if point.round > 0] for history in (own, baseline)]
     means = [sum(curve) / len(curve) for curve in curves]
-    return Outcome((means[0], means[1]), (curves[0][-1], curves[1][-1]))
+    return Outcome((means[0], means[1]), (curves[0][-1], curves[1][-1]), len(own.rounds) >= scene.rounds)
