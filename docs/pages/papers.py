@@ -75,7 +75,7 @@ def index(judged: Mapping[str, list[ExhibitVerdict]], records: Records) -> str:
 
 def _name(paper: Paper) -> str:
     """Its main method's, which is how people call a paper."""
-    return f"[{next(one.title for one in paper.methods.values() if one.algorithm == paper.own[0])}]({paper.id}.md)"
+    return f"[{paper.short}]({paper.id}.md)"
 
 
 def _by(paper: Paper) -> str:

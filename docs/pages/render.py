@@ -11,7 +11,8 @@ from docs.pages.data import EXAMPLE, FAMILIES, RELATED, RESULTS, family, notes, 
 from docs.pages.measure import Amount, Measured, total
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import ALGORITHMS
-from fedkeel.papers import claims
+from fedkeel.papers.format import papers
+from fedkeel.papers.printed import printed_in
 from fedkeel.template import allowed
 
 RESULTS_BEGIN, RESULTS_END = "<!-- results -->", "<!-- end of results -->"
@@ -39,7 +40,7 @@ def page(name: str, measured: list[Measured]) -> str:
         notes(name).text,
         _traffic(measured),
         _laws(algorithm),
-        _claims(algorithm),
+        _published(algorithm),
         f"{RESULTS_BEGIN}\n{_results(name)}{RESULTS_END}",
         _traces(name),
         f"Source: [`{_source(algorithm)}`](../../{_source(algorithm)}). [All algorithms](README.md).",
@@ -229,16 +230,14 @@ def _laws(algorithm: type[Algorithm]) -> str:
     return f"## Laws\n\n{head}\n\n" + "\n".join(lines)
 
 
-def _claims(algorithm: type[Algorithm]) -> str:
-    published = claims(algorithm.name)
-    if not published:
+def _published(algorithm: type[Algorithm]) -> str:
+    rows = []
+    for one in printed_in(algorithm.name):
+        paper, where = one.exhibit.paper, one.exhibit.where
+        rows.append([f"[{papers()[paper].short}, {where}](../papers/{paper}.md)", one.exhibit.title, str(one.numbers)])
+    if not rows:
         return ""
-    rows = [[claim.source, claim.setting, _with_unit(claim.value, claim.unit)] for claim in published]
-    return "## Published numbers\n\n" + table(["where", "setting", "value"], rows)
-
-
-def _with_unit(value: float, unit: str) -> str:
-    return f"{value:g}" if unit == "loss" else f"{value:g} {unit}"
+    return "## Published numbers\n\nWith ours beside them:\n\n" + table(["where", "what", "numbers"], rows)
 
 
 def _traces(name: str) -> str:

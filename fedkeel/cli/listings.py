@@ -47,6 +47,8 @@ def show_algorithm(name: str, as_json: bool) -> None:
         say(f"mode {mode!r}: {', '.join(f'{k} = {v}' for k, v in preset.items())}")
     for law in described["laws"]:
         say(f"law: {law}")
+    if described["published"]:
+        say(f"published numbers: fedkeel paper verdict {' '.join(described['published'])}")
     _show_settings(described["settings"])
 
 
@@ -69,7 +71,7 @@ def _described(name: str) -> dict[str, Any]:
     import sys
 
     from fedkeel.algorithms.registry import algorithm_class
-    from fedkeel.papers import claims
+    from fedkeel.papers.printed import printed_in
 
     algorithm = algorithm_class(name, allow_plugins=True)
     text = sys.modules[algorithm.__module__].__doc__ or ""
@@ -102,7 +104,7 @@ def _described(name: str) -> dict[str, Any]:
             }
             for one in settings_of(name)
         ],
-        "claims": [f"{c.source}: {c.setting} = {c.value:g} {c.unit}" for c in claims(name)],
+        "published": {one.exhibit.id: one.numbers for one in printed_in(name)},
     }
 
 

@@ -277,19 +277,21 @@ class Paper(Part):
     """By what follows the dot of their id: ``table1``."""
     smoke: Reduced
 
+    @property
+    def short(self) -> str:
+        """The name of its first own method, by which a paper is known."""
+        return next(one.title for one in self.methods.values() if one.algorithm == self.own[0])
+
 
 @cache
 def papers() -> dict[str, Paper]:
     """All papers, by the names of their files."""
     folder = files(__package__)
-    names = [path.name for path in folder.iterdir() if path.name.endswith(".toml") and path.name not in _OTHERS]
+    names = [path.name for path in folder.iterdir() if path.name.endswith(".toml")]
     return {
         name.removesuffix(".toml"): read(name.removesuffix(".toml"), (folder / name).read_text(encoding="utf-8"))
         for name in sorted(names)
     }
-
-
-_OTHERS = ("claims.toml",)
 
 
 def exhibits() -> dict[str, Exhibit]:
