@@ -64,10 +64,18 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+MOST_NAMES = 40
+"""Names that a sentence lists."""
+
+
 def unknown(kind: str, name: object, known: list[str], hint: str = "") -> InputError:
     """The one sentence for a name that is not in a registry, with the nearest known names where there are any."""
     near = _nearest(str(name), known)
-    guess = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Known: {', '.join(sorted(known))}."
+    listed = sorted(known)
+    more = f" and {len(listed) - MOST_NAMES} more" if len(listed) > MOST_NAMES else ""
+    guess = (
+        f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Known: {', '.join(listed[:MOST_NAMES])}{more}."
+    )
     return InputError(f"there is no {kind} named {shown(name)}. {hint or guess}")
 
 
