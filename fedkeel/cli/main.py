@@ -246,6 +246,21 @@ def verify(
 
 
 @app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look.", callback=usable)] = Path("runs"),
+    sort: Annotated[
+        str, typer.Option(help="name, algorithm, data, seed, rounds, state, last, late, best, bytes or time.")
+    ] = "name",
+    as_json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for a spreadsheet.")] = False,
+) -> None:
+    """List all runs in a folder and below, also while they go on; `fedkeel verify` looks closer."""
+    from fedkeel.cli.runs import show_runs
+
+    show_runs(folder, sort, as_json, as_csv)
+
+
+@app.command()
 def bench(
     work: Annotated[
         str, typer.Option(help="W1 logistic regression, W2 two hidden layers, W3 LeNet, W4 a wider CNN.")

@@ -9,15 +9,20 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
+import struct
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 
 from fedkeel.errors import FedkeelError
 
 FILE = "run.lock"
 _held_here: set[tuple[int, int, int]] = set()
 """Process and file of every lock held; record locks do not see a second holder in the same process."""
+_looking = Lock()
+"""Closing any handle of a file releases this process's lock on it, so nobody looks while another thread takes one."""
 
 
 class LockedError(FedkeelError):
@@ -33,6 +38,10 @@ class RunLock:
         self._key = (0, 0, 0)
 
     def __enter__(self) -> RunLock:
+        with _looking:
+            return self._taken()
+
+    def _taken(self) -> RunLock:
         path = self.directory / FILE
         if path.exists() and _key(path.stat()) in _held_here:
             # Asked before opening: closing any handle of the file would release this process's lock.
@@ -67,6 +76,37 @@ class RunLock:
             os.ftruncate(self._file, 0)
         _held_here.discard(self._key)
         os.close(self._file)
+
+
+def is_held(directory: Path) -> bool:
+    """Whether a process works in a directory. It is only asked: no lock is taken that could be in somebody's way."""
+    path = directory / FILE
+    with _looking:
+        try:
+            if _key(path.stat()) in _held_here:
+                return True
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            asked = fcntl.fcntl(file, fcntl.F_GETLK, _described(fcntl.F_WRLCK))
+        except OSError:  # a file system without locks, on which no run can have one
+            return False
+        finally:
+            os.close(file)
+    return asked[_TYPE : _TYPE + 2] != _described(fcntl.F_UNLCK)[_TYPE : _TYPE + 2]
+
+
+_LINUX = platform.system() == "Linux"
+_TYPE = 0 if _LINUX else 20
+"""Where C's ``struct flock`` has the kind of lock: Linux begins with it, the BSDs and macOS have it last but one."""
+
+
+def _described(kind: int) -> bytes:
+    """A lock on a whole file as C's ``struct flock``."""
+    if _LINUX:
+        return struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)
+    return struct.pack("qqihh", 0, 0, 0, kind, os.SEEK_SET)
 
 
 def _key(status: os.stat_result) -> tuple[int, int, int]:
