@@ -260,6 +260,21 @@ def runs(
     show_runs(folder, sort, as_json, as_csv)
 
 
+@app.command(name="compare")
+def compare_runs(
+    runs: Annotated[list[Path], typer.Argument(help="Directories of runs.", callback=usable)],
+    target: Annotated[float, typer.Option(help="Test accuracy to be reached, in [0, 1].", min=0, max=1)] = 0.9,
+    base: Annotated[
+        str | None, typer.Option(help="What speed-ups are over: an algorithm or a run; absent: the first.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare runs: rounds to a target, speed-up, accuracies; several seeds pair by pair, with an interval."""
+    from fedkeel.cli.compare import show_comparison
+
+    show_comparison(runs, target, base, as_json)
+
+
 @app.command()
 def bench(
     work: Annotated[

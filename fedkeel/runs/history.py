@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from fedkeel.engine.noted import Noted
 from fedkeel.errors import unknown
+from fedkeel.runs.reported import Reported, reported
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,10 @@ class History:
         """The last evaluation."""
         series = self.series(model)
         return series[-1] if series else None
+
+    def reported(self, model: str | None = None) -> Reported:
+        """Test accuracy of the last round, mean of the last 10 % of the rounds, and best."""
+        return reported([(m.round, m.accuracy) for m in self.series(model)], len(self.rounds))
 
     def bytes_to(self, round: int) -> int:
         """Bytes sent in both directions up to and including a round."""

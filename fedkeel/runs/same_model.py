@@ -61,18 +61,25 @@ def text_of(simulation: Simulation) -> str:
     return of(simulation).model_dump_json()
 
 
-def check_resumed(store: Store, simulation: Simulation) -> None:
-    """Refuse to go on with another model; a run that has no record of its model gets one now."""
+def recorded(store: Store) -> ModelRecord | None:
+    """What a run kept of its model; None for a run of a version that kept nothing."""
     text = store.meta(KEY)
     if text is None:
-        store.put_meta(KEY, text_of(simulation))
-        return
+        return None
     try:
-        before = ModelRecord.model_validate_json(text)
+        return ModelRecord.model_validate_json(text)
     except ValidationError:
         raise DataError(
             f"the record of its model in the run in {store.directory} is damaged; restore the run from a copy."
         ) from None
+
+
+def check_resumed(store: Store, simulation: Simulation) -> None:
+    """Refuse to go on with another model; a run that has no record of its model gets one now."""
+    before = recorded(store)
+    if before is None:
+        store.put_meta(KEY, text_of(simulation))
+        return
     found = difference(before, of(simulation), _tolerance(simulation.task))
     if found:
         raise ModelError(f"the run in {store.directory} cannot go on with another model: {found}.")
