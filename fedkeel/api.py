@@ -23,7 +23,7 @@ from fedkeel.engine.choice import make_executor
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.settings import Faults, Training, Until
 from fedkeel.engine.simulation import Simulation
-from fedkeel.errors import InputError, check_seed, invalid, shown, unknown
+from fedkeel.errors import InputError, as_html, check_seed, invalid, printable, shown, unknown
 from fedkeel.learning.losses import Loss, as_loss
 from fedkeel.learning.metrics import as_metrics
 from fedkeel.learning.task import Score
@@ -48,9 +48,31 @@ class Run:
     ended: session.Why = "finished"
     """``finished``: after its last round; ``until``: that was reached before it; ``stopped``: ``stop`` said so."""
 
+    def __repr__(self) -> str:
+        return printable(
+            f"Run({self.label!r}: {self.simulation.algorithm.title} on {self.simulation.federation.dataset.name}, "
+            f"seed {self.simulation.seed}, {self.ended} after round {self.state.t}; test accuracy: "
+            f"{self.history.reported()})"
+        )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "algorithm": self.simulation.algorithm.title,
+            "data": self.simulation.federation.dataset.name,
+            "clients": str(self.simulation.federation.N),
+            "seed": str(self.simulation.seed),
+            "ended": f"{self.ended} after round {self.state.t}",
+            **self.history.facts(),
+            "directory": "in memory" if self.directory is None else str(self.directory),
+        }
+        return as_html(f"Run {self.label}", facts)
+
     @property
     def accuracy(self) -> float:
-        """Test accuracy of the reported model after the last round, in [0, 1]; NaN where none is measured."""
+        """Test accuracy of the reported model after the last round, in [0, 1]; NaN where none is measured.
+
+        ``history.reported()`` also has the mean of the last 10 % of the rounds and the best.
+        """
         last = self.history.final()
         return float("nan") if last is None else last.accuracy
 

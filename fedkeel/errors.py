@@ -64,6 +64,18 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def as_html(title: str, facts: dict[str, str]) -> str:
+    """A small table for a notebook; whatever names hold is text in it, never markup."""
+    from html import escape
+
+    rows = "".join(
+        f'<tr><th style="text-align:left">{escape(printable(name))}</th>'
+        f'<td style="text-align:left">{escape(printable(value))}</td></tr>'
+        for name, value in facts.items()
+    )
+    return f"<table><caption>{escape(printable(title))}</caption><tbody>{rows}</tbody></table>"
+
+
 MOST_NAMES = 40
 """Names that a sentence lists."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -165,12 +166,13 @@ def _show(results: list[dict[str, Any]], options: Options) -> None:
         print_json(results)
         return
     swept = sweeps.short_names(list(results[0]["swept"]))
-    measured: list[str | tuple[str, str]] = [("final", "right"), ("best", "right")]
+    measured: list[str | tuple[str, str]] = [("last round", "right"), ("last 10 %", "right"), ("best", "right")]
     metrics = list(dict.fromkeys(name for r in results if r["final"] for name in r["final"]["metrics"]))
     rows = [
         [
             r["rounds"],
             "diverged" if "error" in r else _share(r["final"]),
+            _number(r["late"]),
             _share(r["best"]),
             *(_metric(r["final"], name) for name in metrics),
             r["directory"],
@@ -208,7 +210,7 @@ def _counted(result: dict[str, Any], group: list[int]) -> str:
 
 def _spreads(result: dict[str, Any]) -> list[str]:
     found = result["over_seeds"]
-    return [str(sweeps.Spread(**found[kind])) if found[kind] else "–" for kind in ("final", "best")]
+    return [str(sweeps.Spread(**found[kind])) if found[kind] else "–" for kind in ("final", "late", "best")]
 
 
 def _with_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -216,6 +218,7 @@ def _with_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for group in sweeps.over_seeds([r["swept"] for r in results]):
         whole = [results[i] for i in group if "error" not in results[i]]
         over = {kind: sweeps.spread([r[kind]["accuracy"] for r in whole if r[kind]]) for kind in ("final", "best")}
+        over["late"] = sweeps.spread([r["late"] for r in whole if r["late"] is not None])
         for i in group:
             results[i]["over_seeds"] = {kind: found and asdict(found) for kind, found in over.items()}
     return results
@@ -224,6 +227,10 @@ def _with_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _share(measured: dict[str, Any] | None) -> str:
     """An accuracy; a run whose rounds were none of those to be evaluated has none."""
     return f"{measured['accuracy']:.2%}" if measured else "–"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2%}"
 
 
 def _metric(measured: dict[str, Any] | None, name: str) -> str:
@@ -261,10 +268,11 @@ def _diverged(run: config.Planned, error: DivergedError, directory: Path) -> dic
 
 
 def _measured(history: History) -> dict[str, Any]:
-    last, best = history.final(), history.best()
+    last, best, late = history.final(), history.best(), history.reported().late
     return {
         "rounds": len(history.rounds),
         "final": asdict(last) if last else None,
+        "late": None if math.isnan(late) else late,
         "best": asdict(best) if best else None,
         "bytes": history.bytes_to(len(history.rounds)),
         "seconds": history.seconds,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fedkeel import arguments
 from fedkeel.data.partitions import partition
 from fedkeel.data.transform import PAD, Transform
-from fedkeel.errors import InputError, check_seed, invalid
+from fedkeel.errors import InputError, as_html, check_seed, invalid, printable
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
@@ -307,6 +307,21 @@ class Federation:
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={value!r}" for name, value in self.rule.items() if name != "name")
+        rule = f"{self.rule.get('name', 'own clients')}({told})"
+        return printable(f"Federation({self.dataset.name}: {self.N} clients, {self.n} samples, {rule})")
+
+    def _repr_html_(self) -> str:
+        sizes = self.sizes
+        facts = {
+            "clients": str(self.N),
+            "samples of a client": f"{sizes.min()} to {sizes.max()}, median {np.median(sizes):g}",
+            "test samples": str(len(self.dataset.test)),
+            **{f"rule: {name}": str(value) for name, value in self.rule.items()},
+        }
+        return as_html(f"Federation of {self.dataset.name}", facts)
 
     @property
     def N(self) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from typing import Any
 
 from fedkeel.engine.noted import Noted
-from fedkeel.errors import unknown
+from fedkeel.errors import InputError, as_html, unknown
 from fedkeel.runs.reported import Reported, reported
 
 
@@ -112,6 +114,43 @@ class History:
     def reported(self, model: str | None = None) -> Reported:
         """Test accuracy of the last round, mean of the last 10 % of the rounds, and best."""
         return reported([(m.round, m.accuracy) for m in self.series(model)], len(self.rounds))
+
+    def table(self, model: str | None = None) -> list[dict[str, float]]:
+        """A row for each round: its summary, and test accuracy, loss and metrics of one candidate where evaluated."""
+        rows: dict[int, dict[str, float]] = {summary.round: asdict(summary) for summary in self.rounds}
+        for m in self.series(model):
+            row = rows.setdefault(m.round, {"round": m.round})
+            row |= {"accuracy": m.accuracy, "loss": m.loss} | {f"metric {name}": v for name, v in m.metrics.items()}
+        return [rows[round] for round in sorted(rows)]
+
+    def frame(self, model: str | None = None) -> Any:
+        """``table`` as a pandas DataFrame, where pandas is installed."""
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            raise InputError(
+                "history.frame() needs pandas, which is not installed: pip install pandas, or use history.table(), a "
+                "list of dicts."
+            ) from None
+        return pandas.DataFrame(self.table(model))
+
+    def __repr__(self) -> str:
+        return f"History({len(self.rounds)} rounds, {len(self.measured)} evaluations; test accuracy: {self.reported()})"
+
+    def _repr_html_(self) -> str:
+        return as_html("History", self.facts())
+
+    def facts(self) -> dict[str, str]:
+        """What a person asks first, by name."""
+        found = self.reported()
+        known = {"last round": found.last, "mean of the last 10 %": found.late, "best": found.best}
+        traffic = sum(r.bytes_down + r.bytes_up for r in self.rounds)
+        return {
+            "rounds": str(len(self.rounds)),
+            **{f"test accuracy, {name}": "–" if math.isnan(v) else f"{v:.2%}" for name, v in known.items()},
+            "sent in both directions": f"{traffic / 1e6:,.1f} MB",
+            "time in rounds": f"{self.seconds:,.1f} s",
+        }
 
     def bytes_to(self, round: int) -> int:
         """Bytes sent in both directions up to and including a round."""
