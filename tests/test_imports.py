@@ -15,8 +15,9 @@ ALLOWED: dict[str, set[str]] = {
     "algorithms": {"learning", "state"},
     "engine": {"algorithms", "learning", "state", "data"},
     "runs": {"engine", "algorithms", "learning", "state", "data"},
+    "measure": {"engine", "learning"},
     "report": {"runs", "data", "sweeps"},
-    "papers": {"api", "build", "config", "runs", "engine", "algorithms", "learning", "data"},
+    "papers": {"api", "build", "config", "measure", "runs", "engine", "algorithms", "learning", "data"},
     "bench": {"build", "runs", "engine", "algorithms", "learning", "state", "data"},
 }
 """What each part may import, itself aside."""

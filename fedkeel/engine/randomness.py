@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     CLIENT_SCORES = 12
     LOSSES = 13
     SERVER = 14
+    PREDICTION_SETS = 15
 
 
 class Moment(IntEnum):
