@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from fedkeel.algorithms.registry import make_algorithm
     from fedkeel.algorithms.state import Message, State
-    from fedkeel.api import Run, run, train
+    from fedkeel.api import Run, conformal, run, train
     from fedkeel.check import check_algorithm
     from fedkeel.engine.settings import Faults, Training
     from fedkeel.engine.simulation import Simulation
@@ -60,6 +60,7 @@ _HOMES = {
     "Training": "fedkeel.engine.settings",
     "Uploads": "fedkeel.algorithms.contract",
     "check_algorithm": "fedkeel.check",
+    "conformal": "fedkeel.api",
     "load_model": "fedkeel.runs.directory",
     "make_algorithm": "fedkeel.algorithms.registry",
     "run": "fedkeel.api",
@@ -87,6 +88,7 @@ __all__ = [
     "Training",
     "Uploads",
     "check_algorithm",
+    "conformal",
     "data",
     "load_model",
     "make_algorithm",

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedkeel import arguments, build, config, session
+from fedkeel import arguments, build, config, session, stored
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import as_algorithm
 from fedkeel.algorithms.validate import checked
@@ -27,6 +27,9 @@ from fedkeel.errors import InputError, as_html, check_seed, invalid, printable, 
 from fedkeel.learning.losses import Loss, as_loss
 from fedkeel.learning.metrics import as_metrics
 from fedkeel.learning.task import Score
+from fedkeel.measure.conformal import Conformal, Method
+from fedkeel.measure.conformal import conformal as measured_sets
+from fedkeel.measure.prediction_sets import prediction_sets
 from fedkeel.runs import directory as run_directory
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.history import History
@@ -100,6 +103,16 @@ class Run:
             )
         return self.history.rounds_to(accuracy)
 
+    def conformal(self, method: Method = "raps", alpha: float = 0.1, **options: Any) -> Conformal:
+        """Prediction sets of the global model that hold the right label with probability 1 − ``alpha``; measured.
+
+        ``method`` is ``lac``, ``aps`` or ``raps``. Half of the test set (``calibration=0.5``) calibrates, the rest is
+        measured; ``by="federated"`` or ``"client"`` calibrates on clients' own test samples. Further options:
+        ``randomised``, ``tuning``, ``temperature``, ``levels``, ``seed`` and, of this run, ``on`` and ``model``; see
+        ``fedkeel.measure.conformal``.
+        """
+        return _prediction_sets(self.simulation, self.state, method, alpha, options)
+
     def state_dict(self) -> dict[str, Tensor]:
         """The global model for ``torch.nn.Module.load_state_dict``."""
         return self.simulation.task.state_dict(self.state.server.w, self.state.b)
@@ -110,6 +123,42 @@ class Run:
             run_directory.export_model(self.simulation, self.state, arguments.path("path", path))
         except run_directory.ExportError as error:
             raise InputError(f"{error}; make room and the folder writable, or choose another path.") from None
+
+
+def conformal(
+    run: Run | str | Path,
+    method: Method = "raps",
+    alpha: float = 0.1,
+    *,
+    data_dir: str | Path | None = None,
+    allow_plugins: bool = False,
+    **options: Any,
+) -> Conformal:
+    """Prediction sets of a run's global model, given the run or the directory of an experiment's: see `Run.conformal`.
+
+    Of a directory it is the model after the last whole round, on the data that the run began with; nothing is written.
+    """
+    if isinstance(run, Run):
+        return run.conformal(method, alpha, **options)
+    folder = arguments.path("run", run)
+    data_dir = None if data_dir is None else arguments.path("data_dir", data_dir)
+    simulation, state, _ = stored.read_run(folder, data_dir, arguments.flag("allow_plugins", allow_plugins))
+    return _prediction_sets(simulation, state, method, alpha, options)
+
+
+def _prediction_sets(
+    simulation: Simulation, state: RunState, method: Method, alpha: float, options: dict[str, Any]
+) -> Conformal:
+    known = [
+        name
+        for function in (prediction_sets, measured_sets)
+        for name, one in signature(function).parameters.items()
+        if one.kind is one.KEYWORD_ONLY and name not in ("clients", "method", "alpha")
+    ]
+    for name in options:
+        if name not in known:
+            raise unknown("option of conformal", name, known)
+    return prediction_sets(simulation, state, method=method, alpha=alpha, **options)
 
 
 def train(

@@ -359,6 +359,16 @@ class Task:
         marks = zip(parts, self.seeds_of(parts, seeds), strict=True)
         return self.score(w, [self.mark(w, b, x[part], y[part], seed) for part, seed in marks])
 
+    @torch.no_grad()
+    def answers(self, w: Tensor, b: Tensor, x: Tensor, seeds: Seeds | None = None) -> Tensor:
+        """What the model (w [d], b [m]) answers to samples x [n, ...], computed as ``evaluate`` does it [n, ...]."""
+        w, b = w.to(self.device), b.to(self.device)
+        found, parts = [], self.sheets(len(x))
+        for part, seed in zip(parts, self.seeds_of(parts, seeds), strict=True):
+            with keyed_if(seed, self.device, [] if seed is None else self.generators):
+                found.append(self.outputs(w, b, x[part]).cpu())
+        return torch.cat(found)
+
     def seeds_of(self, parts: Sequence[slice], seeds: Seeds | None) -> list[int | None]:
         """A seed for each part, where the model may draw."""
         return [None if seeds is None or self.draws_nothing else seeds(number) for number in range(len(parts))]
