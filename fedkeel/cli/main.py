@@ -276,6 +276,22 @@ def compare_runs(
 
 
 @app.command()
+def conformal(
+    run: Annotated[Path, typer.Argument(help="The directory of a run; it may be going on.", callback=usable)],
+    method: Annotated[str, typer.Option(help="lac, aps or raps.")] = "raps",
+    alpha: Annotated[float, typer.Option(help="How often a set may miss the right label.")] = 0.1,
+    by: Annotated[str, typer.Option(help="Whose scores set the threshold: pooled, federated or client.")] = "pooled",
+    seed: Annotated[int, typer.Option(help="Decides the split and what is drawn.", min=0)] = 0,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Prediction sets of a run's model: how often they hold the right label, and how large they are."""
+    from fedkeel.cli.conformal import show_conformal
+
+    show_conformal(run, method, alpha, by, seed, data_dir, as_json)
+
+
+@app.command()
 def bench(
     work: Annotated[
         str, typer.Option(help="W1 logistic regression, W2 two hidden layers, W3 LeNet, W4 a wider CNN.")
