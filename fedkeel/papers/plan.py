@@ -185,7 +185,7 @@ def said(need: str) -> str:
     return {
         "data": f"the data set {which}",
         "weights": f"pre-trained weights ({which})",
-        "measure": f"a measurement that fedkeel does not have yet ({which})",
+        "measure": f"a measurement that papers do not take yet ({which})",
     }[kind]
 
 
