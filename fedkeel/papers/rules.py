@@ -222,7 +222,7 @@ class Column:
             return "inside", f"{how}{' (a printed digit is uncertain)' if printed.uncertain else ''}"
         if printed.uncertain:
             return "unclear", f"{how}, a printed digit is uncertain"
-        return ("unclear", f"{how}, but the seeds differ too much to tell") if gap <= allowed else ("outside", how)
+        return ("unclear", f"{how}, which the spread of seeds leaves open") if gap <= allowed else ("outside", how)
 
     def _amount(self, amount: float) -> str:
         return f"{amount:.2g}" if amount < 10 else shown(amount)
