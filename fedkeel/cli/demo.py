@@ -19,6 +19,8 @@ from fedkeel.runs import directory as run_directory
 from fedkeel.runs.history import History
 
 TARGET = 0.90
+ROUNDS = 30
+"""Of the common comparison, unless told otherwise."""
 SHOWN = ("fedavg", "scaffold", "fedgvrgm", "fedveca", "gradma", "feddc", "fedpmvr")
 MARK = "fedkeel-demo"
 
@@ -46,11 +48,12 @@ def settings(rounds: int, seed: int) -> dict[str, Any]:
     }
 
 
-def run_demo(out: Path, rounds: int, seed: int, quiet: bool) -> None:
+def run_demo(out: Path, most: int | None, seed: int, quiet: bool) -> None:
     """Run, compare, draw; everything lands in ``out``, which an earlier demo may have filled."""
     began = time.perf_counter()
     _make_room(out)
-    scenes = [(scene, _play(scene, out, rounds, seed, quiet)) for scene in SCENES]
+    rounds = most or ROUNDS
+    scenes = [(scene, _play(scene, out, most or scene.rounds, seed, quiet)) for scene in SCENES]
     histories = _all_in_one(out, rounds, seed, quiet)
     panels = {" and ".join(scene.titles): runs for scene, runs in scenes}
     save_chart(panels_chart(panels, "The papers' own settings in small"), out / "papers.png")

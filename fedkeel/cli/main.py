@@ -106,8 +106,8 @@ def main(
 def demo(
     out: Out = None,
     rounds: Annotated[
-        int, typer.Option(help="Communication rounds; a paper's own scene has its own at most.", min=1)
-    ] = 30,
+        int | None, typer.Option(help="Rounds of every run at most; absent: 30 in common, each scene's own.", min=1)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides every random draw.", min=0)] = 0,
     quiet: Quiet = False,
 ) -> None:
