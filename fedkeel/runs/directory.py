@@ -9,6 +9,7 @@ import os
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ ENVIRONMENT = "environment.json"
 MODEL = "model.safetensors"
 DIGEST = "sha256 of names, types, shapes and bytes"
 """The key of the digest in the metadata of a model file."""
+RESEMBLES = 0.7
+"""How much of that key a damaged one still has; keys of other programs have nothing like it."""
 _RECORDED = ("torch", "numpy", "scipy", "pydantic", "safetensors")
 
 
@@ -112,12 +115,19 @@ def check_model(path: Path) -> str:
     """The digest of the tensors in a safetensors file; ``DataError`` where they are not those that were written."""
     try:
         with safe_open(path, framework="pt") as stored:
-            written = (stored.metadata() or {}).get(DIGEST)
+            written = _written(stored.metadata() or {})
             digest = digest_of({name: stored.get_tensor(name) for name in stored.keys()})  # noqa: SIM118
     except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
         raise DataError(f"{path} is not a readable safetensors file ({error}).") from None
     _require_digest(path, written, digest)
     return digest
+
+
+def _written(metadata: Mapping[str, str]) -> str | None:
+    """The digest in a model file; "" where its name is damaged, which must not make the file one without a digest."""
+    if DIGEST in metadata or not get_close_matches(DIGEST, metadata, n=1, cutoff=RESEMBLES):
+        return metadata.get(DIGEST)
+    return ""
 
 
 def _require_digest(path: str | Path, written: str | None, digest: str) -> None:
@@ -151,7 +161,7 @@ def load_model(module: nn.Module, path: str | Path) -> None:
                         f"{path} does not fit the model: {name!r} must have the shape {wanted}, got {got}."
                     )
             loaded = {name: stored.get_tensor(name) for name in expected}
-            written = (stored.metadata() or {}).get(DIGEST)
+            written = _written(stored.metadata() or {})
     except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
         raise DataError(f"{path} is not a readable safetensors file ({error}); pickles (.pt) are never read.") from None
     if written is not None:

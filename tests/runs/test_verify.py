@@ -16,6 +16,7 @@ from fedkeel import api, config
 from fedkeel.cli.main import app
 from fedkeel.errors import DataError
 from fedkeel.learning import models
+from fedkeel.runs.directory import DIGEST
 from fedkeel.runs.runner import Progress
 from fedkeel.runs.store import FILE, Store
 from fedkeel.runs.verify import verify
@@ -130,6 +131,17 @@ def test_files_beside_the_database(finished: Path, tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(DataError, match=r"model\.safetensors is not a readable"):
         verify(folder)
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_model_whose_digest_lost_its_name_is_damaged(bit: int, finished: Path, tmp_path: Path) -> None:
+    """A flipped bit in the name of the digest must not make the file one of those that never had any."""
+    content = bytearray((finished / "model.safetensors").read_bytes())
+    content[content.index(DIGEST.encode()) + bit] ^= 1 << bit % 5
+    content[-5] ^= 1
+    (tmp_path / "m.safetensors").write_bytes(bytes(content))
+    with pytest.raises(DataError, match=r"do not fit their digest|not a readable"):
+        fk.load_model(models.build("logistic", (1, 28, 28), 10), tmp_path / "m.safetensors")
 
 
 def test_the_command_names_each_run(finished: Path, tmp_path: Path) -> None:
