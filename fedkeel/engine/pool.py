@@ -14,6 +14,7 @@ import errno
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import weakref
 from collections import deque
@@ -40,7 +41,7 @@ from fedkeel.engine.watchdog import PATIENCE, Watchdog
 from fedkeel.engine.wire import packed_call, packed_outcome, under, unpacked_call, unpacked_outcome
 from fedkeel.engine.worker_errors import Failure, failure_of
 from fedkeel.errors import FedkeelError, InputError
-from fedkeel.learning.drawing import put_aside_for_good
+from fedkeel.learning.drawing import nobody_draws, put_aside_for_good
 from fedkeel.learning.task import Score, Seeds, Task
 from fedkeel.notices import notice
 from fedkeel.system import ProcessLock, cores
@@ -79,6 +80,9 @@ class Worker:
     at: deque[int] = field(default_factory=deque)
     informed: bool = False
     """Whether it has this round's order."""
+    doubtful: bool = False
+    """Whether it was forked beside other threads and has not answered yet: a lock that one of them held just then is
+    held in the worker for ever."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,7 @@ class Pool:
     def _fork(self) -> Worker:
         context = multiprocessing.get_context("fork")
         assert self._job is not None
-        with _forking.held(), _signals_wait():
+        with nobody_draws(), _forking.held(), _signals_wait():
             here, there = context.Pipe()
             _ends.add(here)
             try:
@@ -237,7 +241,7 @@ class Pool:
                 raise
             finally:
                 there.close()
-        return Worker(process, here)
+        return Worker(process, here, doubtful=threading.active_count() > 1)
 
     def _round(self, job: Job, units: list[list[int]]) -> Outcome:
         order = _as_order(job, self._orders)
@@ -294,7 +298,13 @@ class Pool:
     def _look_after(self, commands: Sequence[Train | Mark], waiting: deque[int], tries: list[int]) -> None:
         """Replace the workers that do not work."""
         busy = {worker.process.pid or 0: number for number, worker in enumerate(self._workers) if worker.at}
-        for pid, wrong in self._watchdog.complaints(list(busy)).items():
+        # Once only: whoever sleeps again where another slept before may have reason to.
+        doubtful = [
+            pid
+            for pid, number in busy.items()
+            if self._workers[number].doubtful and not tries[self._workers[number].at[0]]
+        ]
+        for pid, wrong in self._watchdog.complaints(list(busy), doubtful).items():
             worker = self._workers[busy[pid]]
             notice("worker", f"worker process {pid}, {_purpose(commands[worker.at[0]])}, {wrong}; another takes over.")
             worker.process.kill()
@@ -332,6 +342,7 @@ class Pool:
             return
         if isinstance(answer, Failure):
             answer.raise_again(_purpose(commands[worker.at[0]]))
+        worker.doubtful = False
         answers[worker.at.popleft()] = answer
 
     def _replace(

@@ -2,18 +2,23 @@
 
 A stopped process (SIGSTOP, a shell's job control) would keep a round waiting for ever, and so would one that sleeps
 without ever computing. Where the system does not say (no ``/proc``), nobody is suspected.
+
+Sleep has a particular cause in a process that was forked while other threads were at work: a lock that one of them held
+is held in it for ever. Such a process is doubtful until it has once given an answer.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 PATIENCE = 30.0
 """Seconds for which a worker may be stopped before another takes its place."""
 IDLE = 20
-"""So many times longer a worker may sleep without computing at all: it could wait for a disk or a device."""
+"""So many times longer a worker may sleep without computing at all: it could wait for a disk or a device. A doubtful
+one may not."""
 LOOKS = 10
 """How often a worker is looked at within the patience."""
 
@@ -48,7 +53,7 @@ class Watch:
     idle: float = 0.0
     """Seconds for which it was seen asleep, without having computed anything."""
 
-    def complaint(self, pid: int, passed: float, patience: float) -> str | None:
+    def complaint(self, pid: int, passed: float, patience: float, doubtful: bool = False) -> str | None:
         """Look again, ``passed`` seconds after the last time; why it should be replaced, if it should."""
         seen = look(pid)
         asleep = seen is not None and seen.state == "S" and seen.ticks == self.ticks
@@ -57,7 +62,7 @@ class Watch:
         self.ticks = -1 if seen is None else seen.ticks
         if self.stopped >= patience:
             return f"was stopped for {self.stopped:.0f} s (state T)"
-        if self.idle >= patience * IDLE:
+        if self.idle >= patience * (1 if doubtful else IDLE):
             return f"slept for {self.idle:.0f} s without computing (state S)"
         return None
 
@@ -84,12 +89,14 @@ class Watchdog:
         """Whether it is time to look again."""
         return time.monotonic() - self._last >= self.interval
 
-    def complaints(self, busy: list[int]) -> dict[int, str]:
+    def complaints(self, busy: list[int], doubtful: Collection[int] = ()) -> dict[int, str]:
         """What is wrong with which of the processes that should be computing."""
         now = time.monotonic()
         passed, self._last = now - self._last, now
         # If this process was stopped itself, so were the workers; they are given time to go on as well.
         passed = min(passed, 2 * self.interval)
         self._watches = {pid: self._watches.get(pid, Watch()) for pid in busy}
-        found = {pid: watch.complaint(pid, passed, self.patience) for pid, watch in self._watches.items()}
+        found = {
+            pid: watch.complaint(pid, passed, self.patience, pid in doubtful) for pid, watch in self._watches.items()
+        }
         return {pid: text for pid, text in found.items() if text is not None}

@@ -182,8 +182,23 @@ def put_aside(device: torch.device) -> Iterator[None]:
             _thread.nobody_cares = False
 
 
+@contextmanager
+def nobody_draws() -> Iterator[None]:
+    """Keep every other thread from what is ``keyed`` during the block.
+
+    For a fork: torch locks a generator while it draws, and in the child nobody would ever unlock it.
+    """
+    with _SHARED.held():
+        yield
+
+
 def put_aside_for_good() -> None:
-    """In a process whose generators nobody else will look at, nothing needs to be saved."""
+    """In a forked process whose generators nobody else will look at, nothing needs to be saved.
+
+    NumPy's is exchanged for a new one: any thread of the parent may have been drawing from it at the fork, and would
+    have left it locked for ever.
+    """
+    _numpy.set_bit_generator(np.random.MT19937())
     _thread.nobody_cares = True
 
 

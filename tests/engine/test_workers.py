@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,6 +32,7 @@ from fedkeel.engine.pool import Pool, PoolError, WorkerDiedError
 from fedkeel.engine.simulation import Simulation
 from fedkeel.engine.worker_errors import InWorkerError, WorkerError, failure_of
 from fedkeel.errors import InputError
+from fedkeel.learning.drawing import keyed, nobody_draws, put_aside_for_good
 from fedkeel.notices import FedkeelWarning, heard_by
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
@@ -137,6 +139,73 @@ def test_a_worker_that_sleeps_for_ever_is_replaced(on_client_2: Any, monkeypatch
     ):
         found = rounds(simulation, 2).server.w
     assert torch.equal(found, expected())
+
+
+@contextmanager
+def held_elsewhere(lock: Any) -> Iterator[None]:
+    """Another thread holds the lock."""
+    holds, ended = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            holds.set()
+            ended.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    holds.wait(60)
+    try:
+        yield
+    finally:
+        ended.set()
+        holder.join()
+
+
+@needs_proc
+def test_a_worker_forked_beside_another_thread_is_soon_replaced_if_it_never_wakes(on_client_2: Any) -> None:
+    """A lock that another thread held at the fork is never released in the child. After 0.3 s, not 20 times that."""
+    lock = threading.Lock()
+    with (
+        held_elsewhere(lock),
+        pooled(on_client_2(lock.acquire, once=True), patience=0.3) as (simulation, _),
+        pytest.warns(FedkeelWarning, match=r"slept for 0 s without computing \(state S\)"),
+    ):
+        found = rounds(simulation, 2).server.w
+    assert torch.equal(found, expected())
+
+
+def test_a_worker_draws_although_a_thread_of_its_parent_was_drawing_at_the_fork() -> None:
+    """NumPy locks its generator during a draw, and nobody is left in the child to unlock it."""
+
+    def draw() -> None:
+        put_aside_for_good()
+        np.random.rand()
+
+    numpys: Any = np.random
+    worker = multiprocessing.get_context("fork").Process(target=draw)
+    with held_elsewhere(numpys.get_bit_generator().lock):
+        worker.start()
+        worker.join(10)
+    worker.kill()
+    worker.join()
+    assert worker.exitcode == 0
+
+
+def test_nobody_draws_while_a_worker_is_forked() -> None:
+    """Else torch's generator, which is locked during a draw, may stay locked in the child."""
+    order: list[str] = []
+
+    def draw() -> None:
+        with keyed(3):
+            order.append("drawn")
+
+    other = threading.Thread(target=draw)
+    with nobody_draws():
+        other.start()
+        other.join(0.2)
+        order.append("forked")
+    other.join()
+    assert order == ["forked", "drawn"]
 
 
 def test_where_the_system_says_nothing_nobody_is_suspected(monkeypatch: pytest.MonkeyPatch) -> None:
