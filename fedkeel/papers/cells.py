@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedkeel.errors import DataError
 from fedkeel.papers.format import BestOf, Exhibit, Measure, Paper, Scale
 from fedkeel.papers.measures import Number, Summary, Unanswered, number, summary
-from fedkeel.papers.plan import planned, said
+from fedkeel.papers.plan import said
 from fedkeel.papers.published import Published
 from fedkeel.papers.records import Record, Records
 
@@ -88,19 +87,6 @@ def runs(paper: Paper, setting: str, method: str, records: Records, scale: Scale
     reduced = paper.settings[setting].reduced
     whole = scale == "reduced" and reduced is not None and not reduced.sections()
     return records.seeds(paper.id, setting, method, "full" if whole else scale)
-
-
-def refuse_stale(paper: Paper, records: Records) -> None:
-    """An error for a record that the paper's file does not describe any more: it must not pass for what it was."""
-    for record in records:
-        if record.paper != paper.id:
-            continue
-        there = record.setting in paper.settings and record.method in paper.methods
-        if not there or planned(paper, record.setting, record.method, record.scale, record.seed).key != record.key:
-            raise DataError(
-                f"the record {record.name} of {record.paper} in {records.folder} is of another configuration than the "
-                "paper's file has now; run it again, or move it away."
-            )
 
 
 def measured(

@@ -14,7 +14,8 @@ from typing import Any
 
 from fedkeel import theme
 from fedkeel.errors import InputError
-from fedkeel.papers.cells import budget, measured, refuse_stale, runs, scales
+from fedkeel.papers.cells import budget, measured, runs, scales
+from fedkeel.papers.current import refuse_stale
 from fedkeel.papers.format import Exhibit, Line, Panel, Paper, Scale, exhibit, papers
 from fedkeel.papers.measures import Summary, shown
 from fedkeel.papers.plan import said

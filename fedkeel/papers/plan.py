@@ -16,7 +16,7 @@ from fedkeel import config
 from fedkeel.engine.settings import Until
 from fedkeel.errors import FedkeelError, InputError, unknown
 from fedkeel.papers.format import Column, Exhibit, Line, Measure, Panel, Paper, Scale, Setting, papers, sections_of
-from fedkeel.papers.records import Record, Records, name_of
+from fedkeel.papers.records import Record, name_of
 
 SERIAL = {"executor": "serial", "threads": 1}
 """How runs are computed: their bits depend on no number of cores, and several go beside each other."""
@@ -285,14 +285,3 @@ def key(experiment: config.Experiment, like: Planned | None = None) -> str:
         table["work_of"] = [like.key, like.rounds]
     text = json.dumps(table, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def check_records(runs: Iterable[Planned], records: Records) -> None:
-    """Refuse records of other runs under the names of these: the file about the paper has changed since."""
-    for run in runs:
-        record = records.get(run.paper, run.setting, run.method, run.seed, run.scale)
-        if record is not None and record.key != run.key:
-            raise InputError(
-                f"the record {run.name} of {run.paper} in {records.folder} is of another configuration than "
-                f"{run.paper}.toml has now; move it and the run's folder away, or choose another folder with --out."
-            )

@@ -18,6 +18,7 @@ from pydantic import Field
 from fedkeel.algorithms.validate import Settings, checked
 from fedkeel.errors import DataError, InputError
 from fedkeel.papers.format import Scale
+from fedkeel.papers.sharing import Work
 
 FORMAT = 1
 """Version of the form of records."""
@@ -64,6 +65,8 @@ class Record(Settings):
     that the algorithm reports; of further candidates as ``accuracy:selected``."""
     values: dict[str, Values] = {}
     """What the algorithm recorded of itself, by name."""
+    work: Work | None = None
+    """What it shares with another method, if it does."""
     steps: int = Field(ge=0)
     """Local steps of all clients in all rounds."""
     bytes_up: int = Field(ge=0)

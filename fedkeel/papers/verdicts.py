@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fedkeel.papers.cells import Group, Printed, budget, groups, is_rival, measured, refuse_stale, scales
+from fedkeel.papers.cells import Group, Printed, budget, groups, is_rival, measured, scales
 from fedkeel.papers.checks import Checked, checked_claims
 from fedkeel.papers.contradictions import Best, Key, bests, contradiction
+from fedkeel.papers.current import refuse_stale
 from fedkeel.papers.format import Exhibit, Measure, Paper, Scale, exhibit, papers
 from fedkeel.papers.measures import Summary
 from fedkeel.papers.published import Published

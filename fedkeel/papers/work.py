@@ -22,7 +22,8 @@ import fedkeel
 from fedkeel import config
 from fedkeel.algorithms.validate import checked
 from fedkeel.papers import records as kept
-from fedkeel.papers.plan import Planned, check_records
+from fedkeel.papers.current import check_records
+from fedkeel.papers.plan import Planned
 from fedkeel.papers.records import RECORDS, Record, Records
 from fedkeel.papers.worker import Job, perform
 

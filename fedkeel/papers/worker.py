@@ -73,13 +73,17 @@ def perform(job: Job, tell: Tell, stop: Callable[[], bool]) -> None:
 def _performed(job: Job, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any]:
     from fedkeel import api, build, config
     from fedkeel.errors import DivergedError
+    from fedkeel.papers.sharing import Work
     from fedkeel.runs.runner import Progress
 
     experiment = config.Experiment(**tomllib.loads(job.experiment))
     data_dir = None if job.data_dir is None else Path(job.data_dir)
     federation = build.make_federation(experiment, data_dir)
+    about = dict(job.about)
     if job.work is not None:
-        experiment = with_work(experiment, *job.work, federation)
+        steps, rounds = job.work
+        work = Work(steps=steps, rounds=rounds, clients=federation.N, samples=federation.n)
+        experiment, about["work"] = with_work(experiment, work), work.model_dump()
     told = 0.0
 
     def watch(progress: Progress) -> None:
@@ -96,21 +100,15 @@ def _performed(job: Job, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any]
             return {"stopped": len(history.rounds)}
     except DivergedError as error:
         history, diverged = stored_history(folder), str(error)
-    return {"record": record_of(experiment, history, ended, diverged, job.about, federation.dataset.note)}
+    return {"record": record_of(experiment, history, ended, diverged, about, federation.dataset.note)}
 
 
-def with_work(experiment: Any, steps: int, rounds: int, federation: Any) -> Any:
-    """The experiment with E = (τ_all/rounds)·(B/n) epochs, so that client i takes ⌊E·n_i/B⌋ steps a round.
+def with_work(experiment: Any, work: Any) -> Any:
+    """The experiment with its share of the work as epochs or steps."""
+    from fedkeel.papers.sharing import share
 
-    A single client, which is how centralised training is done, takes all τ_all of them, rounded to whole rounds.
-    """
-    if federation.N == 1:
-        share: dict[str, Any] = {"steps": max(1, round(steps / rounds))}
-    else:
-        epochs = steps / rounds * experiment.training.batch_size / federation.n
-        # Whole passes would be counted in batches, the incomplete one included.
-        share = {"epochs": epochs * (1 + 1e-12) if epochs.is_integer() else epochs}
-    training = experiment.training.model_validate(experiment.training.model_dump() | share)
+    own = share(work, experiment.training.batch_size)
+    training = experiment.training.model_validate(experiment.training.model_dump() | own)
     return experiment.model_copy(update={"training": training})
 
 
@@ -134,6 +132,7 @@ def record_of(
     import torch
 
     from fedkeel import __version__
+    from fedkeel.papers.current import resolved
     from fedkeel.papers.records import series, values
 
     measured = {}
@@ -144,7 +143,7 @@ def record_of(
             measured[f"{prefix}accuracy{suffix}"] = series((m.round, m.accuracy) for m in points)
             measured[f"{prefix}loss{suffix}"] = series((m.round, m.loss) for m in points)
     return about | {
-        "experiment": experiment.model_dump(exclude_none=True, exclude={"name", "run"}),
+        "experiment": resolved(experiment),
         "fedkeel": __version__,
         "environment": {
             "python": platform.python_version(),

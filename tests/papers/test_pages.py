@@ -107,7 +107,7 @@ def test_pictures_are_drawn_for_what_is_on_record_and_old_ones_go(
 
 def test_a_record_of_another_configuration_is_refused() -> None:
     stale = run_of("feddc", "mnist-d2-15", "feddc", 62).model_copy(update={"key": "0" * 64})
-    with pytest.raises(DataError, match=r"mnist-d2-15--feddc--seed0 of feddc in results is of another configuration"):
+    with pytest.raises(DataError, match=r"mnist-d2-15--feddc--seed0 of feddc in results is not one of feddc.toml"):
         pages.pages(of(stale))
     orphan = run_of("feddc", "mnist-d2-15", "feddc", 62).model_copy(update={"setting": "gone"})
     with pytest.raises(DataError, match="gone--feddc--seed0"):

@@ -20,6 +20,7 @@ from fedkeel.papers import work as papers_work
 from fedkeel.papers.format import Paper, papers, read
 from fedkeel.papers.plan import Planned, plan, planned
 from fedkeel.papers.records import Record, Records, path_of
+from fedkeel.papers.sharing import Work
 from fedkeel.papers.work import News, work
 from fedkeel.papers.worker import with_work
 
@@ -152,11 +153,9 @@ def test_the_work_of_another_is_shared_by_the_clients_data(paper: Paper, tmp_pat
 
 
 def test_a_single_client_takes_all_of_the_work(paper: Paper) -> None:
-    class One:
-        N, n = 1, 300
-
     experiment = planned(paper, "small", "sharing").experiment
-    assert with_work(experiment, 119, 4, One()).training.steps == 30
+    one = Work(steps=119, rounds=4, clients=1, samples=300)
+    assert with_work(experiment, one).training.steps == 30
 
 
 def test_who_shares_the_work_of_a_run_that_failed_says_so(paper: Paper, tmp_path: Path) -> None:
@@ -170,7 +169,7 @@ def test_a_record_of_another_configuration_is_refused(paper: Paper, tmp_path: Pa
     run = planned(paper, "small", "fedavg")
     work([run], tmp_path, 0)
     other = read("small", SMALL.replace("lr = 0.1", "lr = 0.2"))
-    with pytest.raises(InputError, match=r"another configuration than small\.toml has now"):
+    with pytest.raises(InputError, match=r"not one of small\.toml as it is now: it is of another configuration"):
         work([planned(other, "small", "fedavg")], tmp_path, 0)
 
 
