@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
@@ -21,8 +22,9 @@ from fedkeel.cli.screen import console, duration, fitted, say, show_table, wrapp
 from fedkeel.errors import unknown
 from fedkeel.papers.api import plan_of
 from fedkeel.papers.format import BestOf, Exhibit, Measure, Scale, exhibits, papers
+from fedkeel.papers.measures import Number, number, shown, summary
 from fedkeel.papers.plan import Cell, Plan, Planned, plan, said
-from fedkeel.papers.records import Record, Records, publish
+from fedkeel.papers.records import Record, Records, name_of, publish
 from fedkeel.papers.times import CALCULATED, MEASURED, Clock
 from fedkeel.papers.work import News, Outcome, work
 from fedkeel.runs.interrupt import StopRequest
@@ -263,8 +265,8 @@ class Board:
             if why:
                 reasons.setdefault(why, []).append(f"{cell.part} {cell.line.method}")
         for why, cells in reasons.items():
-            shown = ", ".join(cells[:4]) + (f" and {len(cells) - 4} more" if len(cells) > 4 else "")
-            say(f"{shown}:")
+            named = ", ".join(cells[:4]) + (f" and {len(cells) - 4} more" if len(cells) > 4 else "")
+            say(f"{named}:")
             say(wrapped(why))
 
 
@@ -297,45 +299,30 @@ def _how_it_ended(news: News) -> str:
 
 
 def _number(cell: Cell, records: Mapping[str, Record]) -> str:
-    """What a cell shows, in the units of print, as the mean over its seeds; of a curve, its last accuracy."""
-    found = [records[_id(run)] for run in cell.runs if _id(run) in records]
-    if not found:
+    """What a cell shows, in the units of print, over its seeds; of a curve, its last accuracy."""
+    if not any(_id(run) in records for run in cell.runs):
         return "–"
-    if any(record.ended == "diverged" for record in found):
-        return "diverged"
     measures = cell.measures or (Measure(kind="final", metric="accuracy"),)
-    return " / ".join(_mean(measure, found) for measure in measures)
+    return " / ".join(_over_seeds(measure, cell.runs, records) for measure in measures)
 
 
-def _mean(measure: Measure, records: Sequence[Record]) -> str:
-    if isinstance(measure.target, BestOf):
-        return "✓"  # whose best that is, only the whole column can say
-    values = [_value(measure, record) for record in records]
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        rounds = min(record.rounds for record in records)
-        return f">{rounds}" if measure.kind == "rounds_to" else "–"
-    mean = sum(known) / len(known) * measure.printed_scale
-    return f"{mean:.0f}" if measure.kind == "rounds_to" else f"{mean:.2f}"
+def _over_seeds(measure: Measure, runs: Sequence[Planned], records: Mapping[str, Record]) -> str:
+    found = {
+        run.seed: number(record, measure, run.rounds, _reference(measure, run, records))
+        for run in runs
+        if (record := records.get(_id(run))) is not None
+    }
+    numbers = {seed: one for seed, one in found.items() if isinstance(one, Number)}
+    if len(numbers) < len(found):
+        return "–"
+    result = summary(numbers, measure.lower_is_better)
+    return "diverged" if math.isinf(result.value) else f"{'>' if result.beyond else ''}{shown(result.value)}"
 
 
-def _value(measure: Measure, record: Record) -> float | None:
-    points = [
-        (t, value)
-        for t, value in zip(*record.series.get(measure.metric, ((), ())), strict=True)
-        if t > 0 and value is not None
-    ]
-    if measure.kind == "rounds_to":
-        target, sign = measure.target if isinstance(measure.target, float | int) else 0.0, 1
-        if measure.metric.endswith("loss"):
-            sign = -1
-        return next((float(t) for t, value in points if sign * value >= sign * target), None)
-    if measure.kind == "at":
-        return next((value for t, value in points if t == measure.round), None)
-    if not points:
+def _reference(measure: Measure, run: Planned, records: Mapping[str, Record]) -> Record | None:
+    if not isinstance(measure.target, BestOf):
         return None
-    choose = min if measure.lower_is_better else max
-    return choose(value for _, value in points) if measure.kind == "best" else points[-1][1]
+    return records.get(f"{run.paper}/{name_of(run.setting, measure.target.best_of, run.seed, run.scale)}")
 
 
 def grid(rows: Sequence[Row], width: int) -> list[str]:

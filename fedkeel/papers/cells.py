@@ -118,8 +118,3 @@ def _reference(paper: Paper, measure: Measure, record: Record, records: Records)
 def scales(scale: Scale | None) -> tuple[Scale, ...]:
     """Those to look at, in this order."""
     return WORTH if scale is None else (scale,)
-
-
-def is_rival(paper: Paper, method: str) -> bool:
-    """False for training in one place: a yardstick that nobody competes with."""
-    return paper.methods[method].algorithm != "centralised"

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 from fedkeel.papers.cells import budget as rounds_of
-from fedkeel.papers.cells import is_rival, measured, runs, scales
+from fedkeel.papers.cells import measured, runs, scales
 from fedkeel.papers.format import Claim, Column, Exhibit, Line, Measure, Panel, Paper, Scale
 from fedkeel.papers.measures import Summary
 from fedkeel.papers.published import MISSING
@@ -97,7 +97,7 @@ def _order(
         pairs = [(a, b) for first, second in pairwise(named) for a in first for b in second]
     else:
         mine = [e for line, e in entries if line.method == claim.method]
-        wanted = claim.methods or tuple(line.method for line, _ in entries if is_rival(paper, line.method))
+        wanted = claim.methods or tuple(line.method for line, _ in entries if paper.methods[line.method].rival)
         others = [e for line, e in entries if line.method in wanted and line.method != claim.method]
         pairs = [(a, b) for a in mine for b in others]
     known = [(a, b) for a, b in pairs if a.ours is not None and b.ours is not None]

@@ -130,6 +130,8 @@ def _panel(
         return _Drawn(_not_run(paper, panel, (size[0], _height(panel) if chosen.kind == "bars" else size[1])))
     if chosen.kind == "bars":
         return _bars(paper, panel, records, found, size)
+    if chosen.kind == "sets":
+        return _sets(paper, panel, records, found, order, size, columns)
     if chosen.kind == "values":
         return _values(paper, chosen, panel, records, found, order, size, columns)
     return _curves(paper, panel, records, found, order, size, columns)
@@ -186,10 +188,10 @@ def _below(paper: Paper, panel: Panel, scale: Scale, missing: Sequence[str]) -> 
 
 @dataclass(frozen=True)
 class _Curve:
-    """Mean, smallest and largest over seeds, by round."""
+    """Mean, smallest and largest over seeds, by round (or by another number)."""
 
     label: str
-    points: tuple[tuple[int, float, float, float], ...]
+    points: tuple[tuple[float, float, float, float], ...]
     seeds: int
     diverged: bool
     strong: bool
@@ -248,6 +250,47 @@ def _curves(
     return _Drawn(chart, _notes(curves))
 
 
+def _sets(
+    paper: Paper,
+    panel: Panel,
+    records: Records,
+    scale: Scale,
+    order: Sequence[str],
+    size: tuple[int, int],
+    columns: int,
+) -> _Drawn:
+    """Mean size of prediction sets against their coverage; of several seeds, both are means."""
+    import altair as alt
+
+    curves, missing = [], []
+    for line in panel.lines:
+        found = [one.sets for one in runs(paper, line.setting, line.method, records, scale) if one.sets]
+        points = [
+            (
+                statistics.fmean(coverage for _, coverage, _ in level),
+                statistics.fmean(sizes := [mean for _, _, mean in level]),
+                min(sizes),
+                max(sizes),
+            )
+            for level in zip(*found, strict=True)
+        ]
+        if points:
+            curves.append(_Curve(line.label, tuple(sorted(points)), len(found), False, _is_own(paper, panel, line)))
+        else:
+            missing.append(line.label)
+    reached = [point[0] for curve in curves for point in curve.points] or [0.0, 1.0]
+    across = alt.X(
+        "round:Q",
+        title="coverage",
+        axis=alt.Axis(tickCount=5, format=".0%", grid=False, domain=True),
+        scale=alt.Scale(domain=[min(reached), max(reached)], nice=False),
+    )
+    title = _title(panel.title, _below(paper, panel, scale, missing))
+    first = _own_labels(paper, panel)
+    chart = _lines(curves, order, size, columns, "mean size of sets", title, first=first, across=across)
+    return _Drawn(chart, _notes(curves))
+
+
 def _notes(curves: Sequence[_Curve]) -> tuple[str, ...]:
     notes = []
     if any(curve.seeds > 1 for curve in curves):
@@ -278,10 +321,11 @@ def _lines(
     percent: bool = False,
     rules: Sequence[float] = (),
     first: Collection[str] = (),
+    across: Any = None,
 ) -> Any:
     """Lines with bands; names at their ends where there is room for all, else in a legend that all panels share.
 
-    ``first`` are those that choose their colours first.
+    ``first`` are those that choose their colours first; ``across`` is the axis of what is not by round.
     """
     import altair as alt
 
@@ -293,8 +337,12 @@ def _lines(
     scale = alt.Scale(domain=[low, high], nice=False, type="log" if log else "linear")
     y = alt.Y("mean:Q", title=y_title, axis=axis, scale=scale)
     last = max((c.points[-1][0] for c in curves), default=1)
-    x = alt.X("round:Q", title="round", axis=alt.Axis(tickCount=5, tickMinStep=1, grid=False, domain=True))
-    x = x.scale(alt.Scale(domain=[0, last], nice=False))
+    x = across or alt.X(
+        "round:Q",
+        title="round",
+        axis=alt.Axis(tickCount=5, tickMinStep=1, grid=False, domain=True),
+        scale=alt.Scale(domain=[0, last], nice=False),
+    )
     looks = theme.looks(sorted(order, key=lambda name: name not in first))
     direct = columns <= 2 and len(curves) * LABEL <= height
     legend = (

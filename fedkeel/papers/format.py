@@ -24,8 +24,8 @@ METRICS = ("accuracy", "loss", "train_accuracy", "train_loss")
 """Series of a record: on the test set, and on all clients' training samples."""
 Metric = Literal["accuracy", "loss", "train_accuracy", "train_loss"]
 Table = dict[str, Any]
-NEEDS = ("gpu", "data", "weights", "measure")
-"""What a setting may need: ``gpu``, or ``data:cifar100``, ``weights:…``, ``measure:conformal``."""
+NEEDS = ("gpu", "data", "weights")
+"""What a setting may need: ``gpu``, or ``data:cifar100``, ``weights:…``."""
 _SECTIONS = ("data", "partition", "model", "training", "evaluation", "faults")
 _IDENTITY = {"data": "name", "partition": "rule", "model": "name"}
 """The field of a section whose change makes the section another one, to which the old fields do not belong."""
@@ -75,6 +75,8 @@ class Setting(Part):
     training: Table = {}
     evaluation: Table = {}
     faults: Table = {}
+    sets: Table = {}
+    """Options of the prediction sets that are measured after the last round, such as ``{ method = "raps" }``."""
     reduced: Reduced | None = None
     smoke: Reduced | None = None
 
@@ -98,6 +100,8 @@ class Method(Change):
     work_of: str | None = None
     """The method whose number of local steps, in the same setting and seed, this one shares among its clients."""
     open: tuple[str, ...] = ()
+    rival: bool = True
+    """False: a yardstick that nobody competes with, such as training in one place."""
     at: dict[str, Change] = {}
     """By setting; for those that inherit from it as well."""
     smoke: Change | None = None
@@ -117,10 +121,12 @@ class BestOf(Part):
 class Measure(Part):
     """What is read off a record."""
 
-    kind: Literal["rounds_to", "best", "final", "at"]
+    kind: Literal["rounds_to", "best", "final", "at", "set_size"]
     metric: Metric = "accuracy"
     target: float | BestOf | None = None
     round: int | None = Field(None, ge=1)
+    coverage: float | None = Field(None, gt=0, lt=1)
+    """That prediction sets are asked for, where their mean size is wanted."""
     scale: float | None = Field(None, gt=0)
     """printed = scale × ours; absent: 100 for accuracies (papers print percent), 1 for everything else."""
 
@@ -130,6 +136,8 @@ class Measure(Part):
             raise ValueError("given a target if, and only if, its kind is rounds_to")
         if (self.kind == "at") != (self.round is not None):
             raise ValueError("given a round if, and only if, its kind is at")
+        if (self.kind == "set_size") != (self.coverage is not None):
+            raise ValueError("given a coverage if, and only if, its kind is set_size")
         return self
 
     @property
@@ -137,14 +145,16 @@ class Measure(Part):
         """printed = this × ours."""
         if self.scale is not None:
             return self.scale
-        return 100.0 if self.kind != "rounds_to" and self.metric.endswith("accuracy") else 1.0
+        return 100.0 if self.kind not in ("rounds_to", "set_size") and self.metric.endswith("accuracy") else 1.0
 
     @property
     def lower_is_better(self) -> bool:
-        """Rounds and losses should be small, accuracies large."""
-        return self.kind == "rounds_to" or self.metric.endswith("loss")
+        """Rounds, losses and prediction sets should be small, accuracies large."""
+        return self.kind in ("rounds_to", "set_size") or self.metric.endswith("loss")
 
     def __str__(self) -> str:
+        if self.coverage is not None:
+            return f"mean size of sets with a coverage of {100 * self.coverage:g} %"
         what = self.metric.replace("_", " ")
         if self.kind == "rounds_to":
             if isinstance(self.target, BestOf):
@@ -235,7 +245,7 @@ class Exhibit(Part):
     id: str
     """``feddc.table1``."""
     where: str
-    kind: Literal["table", "curves", "bars", "values", "illustration", "toy"]
+    kind: Literal["table", "curves", "bars", "values", "sets", "illustration", "toy"]
     title: str
     shows: str
     """What a reader should see, or what the paper claims from it."""
@@ -271,6 +281,8 @@ class Paper(Part):
     venue: str
     own: tuple[str, ...] = Field(min_length=1)
     """The algorithms that it proposes, the one with its name first."""
+    base: str | None = None
+    """The method that speed-ups are over."""
     settings: dict[str, Setting]
     methods: dict[str, Method]
     exhibits: dict[str, Exhibit]
@@ -385,6 +397,8 @@ class _Reader:
         for method in methods.values():
             if method.work_of is not None:
                 self._known("method", method.work_of, methods, "methods", method.id, "work_of")
+        if "base" in head:
+            self._known("method", head["base"], methods, "paper", "base")
         exhibits = {
             name: self._exhibit(name, table, settings, methods)
             for name, table in self._tables(self._table, "exhibits").items()
@@ -392,7 +406,7 @@ class _Reader:
         smoke = checked(self._at("smoke"), Reduced, self._table.get("smoke", {}))
         whole = {"settings": settings, "methods": methods, "exhibits": exhibits, "smoke": smoke, "id": self._name}
         for key in head.keys() & whole.keys():
-            raise unknown(f"field in {self._at('paper')}", key, ["title", "authors", "venue", "own"])
+            raise unknown(f"field in {self._at('paper')}", key, ["title", "authors", "venue", "own", "base"])
         return checked(self._at("paper"), Paper, head | whole)
 
     def _setting(self, name: str) -> Setting:
@@ -403,7 +417,7 @@ class _Reader:
         for need in setting.needs:
             kind, colon, which = need.partition(":")
             if kind not in NEEDS or (kind == "gpu") == bool(colon) or (colon and not which):
-                allowed = "gpu, data:NAME, weights:NAME or measure:NAME"
+                allowed = "gpu, data:NAME or weights:NAME"
                 raise invalid(self._at("settings", name, "needs"), allowed, need)
         if setting.reduced is not None and not setting.reduced.says:
             raise invalid(self._at("settings", name, "reduced.says"), "what was reduced, in words", "")
@@ -530,7 +544,8 @@ class _Reader:
 
     def _whole(self, exhibit: Exhibit, *path: str | int) -> None:
         """What only the exhibit as a whole can say."""
-        wanted = {"table": "columns", "curves": "panels", "bars": "panels", "values": "panels"}.get(exhibit.kind)
+        drawn = ("curves", "bars", "values", "sets")
+        wanted = "columns" if exhibit.kind == "table" else "panels" if exhibit.kind in drawn else None
         for kind in ("columns", "panels"):
             if bool(getattr(exhibit, kind)) != (kind == wanted):
                 allowed = "given" if kind == wanted else "absent"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedkeel.papers.rules import KINDS
-from fedkeel.papers.verdicts import BASE, Cell, ExhibitVerdict, Judged
+from fedkeel.papers.verdicts import Cell, ExhibitVerdict, Judged
 
 
 def exhibit_section(found: ExhibitVerdict, heading: str = "##") -> str:
@@ -34,7 +34,7 @@ def column_rows(column: Judged) -> tuple[list[str], list[list[str]]]:
     """Head and rows of a column's table; numbers of rounds have two columns more, as far as there are any."""
     ran = [cell for cell in column.cells if cell.ours is not None]
     smoothed = any(cell.ours is not None and cell.ours.smoothed is not None for cell in ran)
-    faster = any(column.speed_up(cell) is not None for cell in ran if cell.method != BASE)
+    faster = any(column.speed_up(cell) is not None for cell in ran if cell.method != column.base)
     more = [*(["speed-up"] if faster else []), *(["smoothed"] if smoothed else [])]
     rows = [_row(column, cell, more) for cell in column.cells]
     return ["method", "published", "ours", *more, "seeds", "verdict", "because"], rows

@@ -97,6 +97,8 @@ def number(record: Record, measure: Measure, budget: int, reference: Record | No
 
     ``reference`` is the record of the same seed whose best value is the target, where a method sets it.
     """
+    if measure.kind == "set_size":
+        return _set_size(record, measure)
     if measure.metric not in record.series:
         return Unanswered(f"the record holds no {measure.metric}")
     points = finite(record.series[measure.metric], budget)
@@ -114,6 +116,15 @@ def number(record: Record, measure: Measure, budget: int, reference: Record | No
         return _diverged(measure, ended) if ended else Unanswered(f"the record holds no finite {measure.metric}")
     best = min if measure.lower_is_better else max
     return Number(measure.printed_scale * best(value for _, value in points), note=ended)
+
+
+def _set_size(record: Record, measure: Measure) -> Number | Unanswered:
+    if record.ended == "diverged":
+        return _diverged(measure, f"diverged after round {record.rounds}")
+    for asked, found, size in record.sets:
+        if measure.coverage is not None and math.isclose(asked, measure.coverage, abs_tol=1e-9):
+            return Number(measure.printed_scale * size, note=f"coverage {found:.1%}")
+    return Unanswered(f"the record holds no prediction sets with a coverage of {measure.coverage:g}")
 
 
 def _rounds_to(

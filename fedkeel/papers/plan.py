@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from fedkeel import config
 from fedkeel.engine.settings import Until
@@ -37,6 +38,8 @@ class Planned:
     """Where everybody who wants it is content; None: after all rounds."""
     like: Planned | None = None
     """The run whose local steps it shares among its clients."""
+    sets: tuple[tuple[str, Any], ...] = ()
+    """Options of the prediction sets to measure after its last round; empty: none."""
 
     @property
     def name(self) -> str:
@@ -52,7 +55,11 @@ class Planned:
         """Whether a record has all that is wanted of this run."""
         if record is None or record.key != self.key:
             return False
-        return record.ended == "diverged" or record.rounds >= self.rounds or _met(self.until, record)
+        if record.ended == "diverged":
+            return True
+        if self.sets and not record.sets:
+            return False
+        return record.rounds >= self.rounds or _met(self.until, record)
 
 
 @dataclass(frozen=True)
@@ -173,8 +180,7 @@ def _why_not(setting: Setting, scale: Scale, is_named: bool) -> str:
         needed = [need for need in setting.needs if not need.startswith("data:")]
         if needed:
             return f"it needs {' and '.join(map(said, needed))}: name it with --only to run it here all the same"
-    measure = [need for need in setting.needs if need.startswith("measure:")]
-    return f"it needs {said(measure[0])}" if measure and not is_named else ""
+    return ""
 
 
 def said(need: str) -> str:
@@ -182,11 +188,7 @@ def said(need: str) -> str:
     kind, _, which = need.partition(":")
     if kind == "gpu":
         return "a GPU"
-    return {
-        "data": f"the data set {which}",
-        "weights": f"pre-trained weights ({which})",
-        "measure": f"a measurement that papers do not take yet ({which})",
-    }[kind]
+    return {"data": f"the data set {which}", "weights": f"pre-trained weights ({which})"}[kind]
 
 
 def target(measures: Sequence[Measure]) -> Until | None:
@@ -263,15 +265,19 @@ def _made(paper: Paper, setting: str, method: str, scale: Scale, seed: int) -> P
         (experiment,) = config.expand(table | {"seed": seed, "name": name, "run": SERIAL}, [])
     except FedkeelError as error:
         raise InputError(f"{paper.id}.toml: settings.{setting} with methods.{method} ({scale}): {error}") from None
-    return Planned(paper.id, setting, scale, method, seed, experiment, key(experiment, like), like=like)
+    sets = tuple(sorted(paper.settings[setting].sets.items()))
+    return Planned(
+        paper.id, setting, scale, method, seed, experiment, key(experiment, like, sets), like=like, sets=sets
+    )
 
 
-def key(experiment: config.Experiment, like: Planned | None = None) -> str:
+def key(experiment: config.Experiment, like: Planned | None = None, sets: Sequence[tuple[str, Any]] = ()) -> str:
     """SHA-256 over all that decides the numbers of a run, and nothing that decides only how many of them there are.
 
     Names, ``run.*``, ``training.until`` and (unless the learning rate follows a cosine over them) ``training.rounds``
     are left out, as are fields at their defaults, so that a field that is added later changes no key. A run that
-    shares another's work has that run's key and length in it.
+    shares another's work has that run's key and length in it, and one of which prediction sets are measured their
+    options: they are those of its last round, so that its rounds belong to it as well.
     """
     table = experiment.model_dump(exclude_defaults=True)
     for name in ("name", "run"):
@@ -283,5 +289,7 @@ def key(experiment: config.Experiment, like: Planned | None = None) -> str:
     table |= {"training": training, "algorithm": {"name": experiment.algorithm.name, **experiment.algorithm_params()}}
     if like is not None:
         table["work_of"] = [like.key, like.rounds]
+    if sets:
+        table["sets"] = [[*map(list, sets)], experiment.training.rounds]
     text = json.dumps(table, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

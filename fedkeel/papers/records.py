@@ -67,6 +67,8 @@ class Record(Settings):
     """What the algorithm recorded of itself, by name."""
     work: Work | None = None
     """What it shares with another method, if it does."""
+    sets: tuple[tuple[float, float, float], ...] = ()
+    """Prediction sets of the last model, where they were measured: coverage asked for and found, and mean size."""
     steps: int = Field(ge=0)
     """Local steps of all clients in all rounds."""
     bytes_up: int = Field(ge=0)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fedkeel.papers.cells import Group, Printed, budget, groups, is_rival, measured, scales
+from fedkeel.papers.cells import Group, Printed, budget, groups, measured, scales
 from fedkeel.papers.checks import Checked, checked_claims
 from fedkeel.papers.contradictions import Best, Key, bests, contradiction
 from fedkeel.papers.current import refuse_stale
@@ -17,9 +17,6 @@ from fedkeel.papers.measures import Summary
 from fedkeel.papers.published import Published
 from fedkeel.papers.records import Records
 from fedkeel.papers.rules import KINDS, Column, Entry, Kind
-
-BASE = "fedavg"
-"""The method that speed-ups are over."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +51,8 @@ class Judged:
     """Kendall's τ between the order in print and here."""
     compared: int
     """How many methods that is of."""
+    base: str | None = None
+    """The method that speed-ups are over."""
 
     @property
     def winner_holds(self) -> bool | None:
@@ -66,8 +65,8 @@ class Judged:
         return True if set(self.wins_here) <= set(self.wins_in_print) else None
 
     def speed_up(self, cell: Cell) -> tuple[float, bool] | None:
-        """FedAvg's rounds over a cell's, and whether that is only a lower bound: FedAvg did not get there."""
-        base = next((one.ours for one in self.cells if one.method == BASE and one.scale == cell.scale), None)
+        """The base's rounds over a cell's, and whether that is only a lower bound: the base did not get there."""
+        base = next((one.ours for one in self.cells if one.method == self.base and one.scale == cell.scale), None)
         if self.measure.kind != "rounds_to" or base is None or cell.ours is None or cell.ours.beyond:
             return None
         return base.value / cell.ours.value, base.beyond
@@ -155,6 +154,7 @@ def _judged(paper: Paper, group: Group, records: Records, scale: Scale | None, k
         wins_here=tuple(titles[label] for label in here),
         agreement=agreement,
         compared=compared,
+        base=paper.base,
     )
 
 
@@ -170,7 +170,7 @@ def _entry(
         title=cell.title,
         own=paper.methods[cell.method].algorithm in paper.own,
         printed=cell.printed,
-        rival=is_rival(paper, cell.method),
+        rival=paper.methods[cell.method].rival,
         ours=found if isinstance(found, Summary) else None,
         why="" if isinstance(found, Summary) else found.why,
         contradiction=contradiction(paper, measure, cell, known),

@@ -43,6 +43,8 @@ class Job:
     work: tuple[int, int] | None = None
     """Local steps and rounds of the run whose work this one shares among its clients."""
     data_dir: str | None = None
+    sets: dict[str, Any] | None = None
+    """Options of the prediction sets to measure at the end, if any."""
 
 
 def perform(job: Job, tell: Tell, stop: Callable[[], bool]) -> None:
@@ -98,6 +100,8 @@ def _performed(job: Job, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any]
         history, ended = run.history, run.ended
         if ended == "stopped":
             return {"stopped": len(history.rounds)}
+        if job.sets:
+            about["sets"] = sets_of(run.conformal(**job.sets))
     except DivergedError as error:
         history, diverged = stored_history(folder), str(error)
     return {"record": record_of(experiment, history, ended, diverged, about, federation.dataset.note)}
@@ -110,6 +114,13 @@ def with_work(experiment: Any, work: Any) -> Any:
     own = share(work, experiment.training.batch_size)
     training = experiment.training.model_validate(experiment.training.model_dump() | own)
     return experiment.model_copy(update={"training": training})
+
+
+def sets_of(found: Any) -> list[tuple[Any, ...]]:
+    """Prediction sets as records hold them."""
+    from fedkeel.papers.records import rounded
+
+    return [tuple(map(rounded, (1 - level.alpha, level.coverage, level.size))) for level in found.curve]
 
 
 def stored_history(folder: Path) -> Any:

@@ -15,6 +15,7 @@ title = "A paper"
 authors = "Somebody et al."
 venue = "Somewhere 2024"
 own = ["feddc"]
+base = "fedavg"
 [smoke]
 data = { name = "mnist5k" }
 training = { rounds = 2 }

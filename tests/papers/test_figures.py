@@ -12,6 +12,7 @@ from fedkeel.papers.figures import MOST_POINTS, draw
 from fedkeel.papers.format import Paper
 from fedkeel.papers.records import Record
 from fedkeel.papers.toy import averaged, optimum
+from fedkeel.papers.verdicts import judge
 from fedkeel.theme import save_chart
 from tests.papers.made import paper, record, records
 
@@ -63,6 +64,18 @@ title = "premise"
 setting = "a"
 method = "feddc"
 value = "premise"
+[exhibits.sets]
+where = "Figure 6"
+kind = "sets"
+title = "Sets"
+shows = "-"
+methods = ["fedavg", "feddc"]
+claims = [
+  { says = "smallest", check = "wins", method = "feddc", measure = { kind = "set_size", coverage = 0.9 } },
+]
+[[exhibits.sets.panels]]
+title = "all"
+setting = "a"
 [exhibits.toy]
 where = "Figure 1"
 kind = "toy"
@@ -120,6 +133,33 @@ def test_a_curve_is_the_mean_of_its_seeds_between_the_smallest_and_the_largest(m
     fifth = next(row for row in drawn(found, "mean") if row["round"] == 5)
     assert [fifth[key] for key in ("line", "mean", "low", "high")] == ["FedDC", pytest.approx(0.375), 0.25, 0.5]
     assert "band: smallest to largest" in words(found)
+
+
+def with_sets(method: str, sets: tuple[tuple[float, float, float], ...], seed: int = 0) -> Record:
+    return record(method, CURVE, seed=seed).model_copy(update={"sets": sets})
+
+
+def test_sizes_of_sets_are_drawn_against_the_coverage_that_was_found(made: Paper) -> None:
+    """Two seeds asked for 80 %: coverages 0.78 and 0.82, sizes 2 and 3."""
+    runs = [
+        with_sets("feddc", ((0.9, 0.91, 4.0), (0.8, 0.78, 2.0))),
+        with_sets("feddc", ((0.9, 0.91, 4.0), (0.8, 0.82, 3.0)), seed=1),
+        record("fedavg", CURVE),
+    ]
+    found = spec(made, "sets", *runs)
+    first, second = drawn(found, "mean")
+    assert [first[key] for key in ("line", "low", "high")] == ["FedDC", 2.0, 3.0]
+    assert (first["round"], first["mean"]) == pytest.approx((0.8, 2.5))
+    assert (second["round"], second["mean"]) == pytest.approx((0.91, 4.0))
+    assert "not run: FedAvg" in words(found)
+
+
+def test_whose_sets_are_smallest_can_be_claimed(made: Paper) -> None:
+    small, large = ((0.9, 0.9, 2.0),), ((0.9, 0.9, 3.0),)
+    for own, other, fate in ((small, large, "holds"), (large, small, "does not hold")):
+        runs = [with_sets(name, sets, seed) for seed in (0, 1) for name, sets in (("feddc", own), ("fedavg", other))]
+        (claim,) = judge(made, made.exhibits["sets"], records(*runs)).claims
+        assert claim.kind == fate, claim.because
 
 
 def test_what_was_not_run_is_said_where_it_is_missing(made: Paper) -> None:

@@ -103,6 +103,15 @@ def test_another_methods_best_is_the_target_of_the_same_seed() -> None:
     assert number(run, measure, 5, record("fedavg", (0.9,))) == Unanswered(f"{missing}has no best accuracy")
 
 
+def test_the_size_of_prediction_sets_is_that_at_the_coverage_asked_for() -> None:
+    measure = Measure(kind="set_size", coverage=0.8)
+    made = record("feddc", [0.5]).model_copy(update={"sets": ((0.9, 0.91, 3.5), (0.8, 0.79, 2.25))})
+    assert number(made, measure, 1) == Number(2.25, note="coverage 79.0%")
+    assert isinstance(number(record("feddc", [0.5]), measure, 1), Unanswered)
+    gone = record("feddc", [0.5], ended="diverged")
+    assert number(gone, measure, 9) == Number(math.inf, beyond=True, note="diverged after round 1")
+
+
 def test_round_zero_reaches_no_target() -> None:
     run = record(accuracy=CURVE).model_copy(update={"series": {"accuracy": ((0, 1, 2), (0.99, 0.1, 0.2))}, "rounds": 2})
     assert number(run, rounds_to(0.9), 2) == Number(2.0, beyond=True)

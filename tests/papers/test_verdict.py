@@ -267,9 +267,9 @@ def test_claims(claim: str, kind: str) -> None:
     assert claimed(claim, FAST, SLOW, LAST).kind == kind
 
 
-def test_training_in_one_place_is_no_rival() -> None:
+def test_a_yardstick_such_as_training_in_one_place_is_no_rival() -> None:
     text = TABLE.replace('"scaffold", ', '"central", ').replace("scaffold = [8, 92.0]", "central = [2, 99.0]")
-    made = paper(text, HEAD + '[methods.central]\ntitle = "Central"\nalgorithm = "centralised"\n')
+    made = paper(text, HEAD + '[methods.central]\ntitle = "Central"\nalgorithm = "centralised"\nrival = false\n')
     runs = [rising("fedavg", 99, 0.8), rising("central", 2, 0.99), rising("feddc", 4, 0.95)]
     found = judge(made, made.exhibits["t"], records(*runs))
     assert found.counts["reproduced"] == 6

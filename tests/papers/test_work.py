@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import fedkeel as fk
 from fedkeel.engine.settings import Until
 from fedkeel.errors import InputError
 from fedkeel.papers import work as papers_work
@@ -45,6 +46,9 @@ training = { lr = 1e30, weight_decay = 1.0 }
 [settings.nowhere]
 base = "small"
 data = { name = "cifar100", samples = 10 }
+[settings.sets]
+base = "small"
+sets = { method = "lac" }
 [methods.fedveca]
 [methods.fedavg]
 [methods.sharing]
@@ -150,6 +154,25 @@ def test_the_work_of_another_is_shared_by_the_clients_data(paper: Paper, tmp_pat
     per_round = [max(1, int(leader.steps / 4 * n / 300 * (1 + 1e-9))) for n in sizes]
     assert own.steps == 4 * sum(per_round)
     assert own.experiment["training"]["epochs"] == pytest.approx(leader.steps / 4 * 20 / 300)
+
+
+def test_prediction_sets_are_measured_after_the_last_round(paper: Paper, tmp_path: Path) -> None:
+    """They are those of the same run elsewhere. A record without them is not enough; nothing is trained again."""
+    run = planned(paper, "sets", "fedavg")
+    assert run.key != planned(paper, "small", "fedavg").key
+    record = work([run], tmp_path, 0).of(run)
+    assert record is not None
+    expected = fk.run(run.experiment, tmp_path / "elsewhere").conformal("lac").curve
+    assert record.sets == tuple(
+        (pytest.approx(1 - one.alpha), pytest.approx(one.coverage, rel=1e-5), pytest.approx(one.size, rel=1e-5))
+        for one in expected
+    )
+    bare = record.model_copy(update={"sets": ()})
+    assert not run.served_by(bare)
+    path_of(tmp_path / "records", record).write_text(bare.to_json())
+    assert told([run], tmp_path) == [("done", run.name)]
+    again = outcome_of(run, tmp_path)
+    assert (again.sets, again.series, again.seconds) == (record.sets, record.series, record.seconds)
 
 
 def test_a_single_client_takes_all_of_the_work(paper: Paper) -> None:
