@@ -24,6 +24,7 @@ from fedkeel.errors import InputError, ModelError
 from fedkeel.learning import models
 from fedkeel.learning.drawing import keyed
 from fedkeel.learning.losses import Loss, cross_entropy
+from fedkeel.learning.metrics import KNOWN, as_metrics
 from fedkeel.learning.task import Task
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -60,6 +61,7 @@ class Description(BaseModel):
     training: Training
     seed: int = Field(ge=0, lt=1 << 64)
     max_update_norm: float | None = Field(None, gt=0)
+    metrics: tuple[str, ...] = Field((), max_length=100, description="those of fedkeel's that are asked of clients")
     model: ModelDescription
     weights: str = Field(description="digest of the initial weights")
 
@@ -78,6 +80,7 @@ class Description(BaseModel):
             training=equipment.training,
             seed=equipment.seed,
             max_update_norm=equipment.max_update_norm,
+            metrics=tuple(name for name, metric in equipment.task.metrics.items() if KNOWN.get(name) is metric),
             model=model or ModelDescription(),
             weights=digest_of(equipment.task),
         )
@@ -121,6 +124,7 @@ class Description(BaseModel):
                 f"the initial weights of {self.model.name or type(module).__name__} are not those of the run "
                 f"{self.run!r}: the model, its version or its seed differs between here and the server."
             )
+        task.metrics = as_metrics(self.metrics)
         schedule = RandomSchedule(self.training, self.seed)
         return Equipment(algorithm, task, self.training, schedule, self.seed, self.max_update_norm)
 

@@ -65,6 +65,7 @@ class Rounds:
     def __init__(self, server: Server, task: Task) -> None:
         self.server = server
         self.task = task
+        self._told_of_lacking = False
 
     def who(self, state: RunState) -> Respondents:
         """Whoever answers for the clients as they are in a state."""
@@ -217,6 +218,13 @@ class Rounds:
                 "evaluation",
                 f"the evaluation by clients after round {state.t} is without {len(silent)} of {len(question.ids)}: "
                 f"client {', '.join(map(str, silent[:5]))}{' …' if len(silent) > 5 else ''} gave no score.",
+            )
+        lacking = [name for name in self.task.metrics if any(name not in score.sums for score in found.values())]
+        if lacking and not self._told_of_lacking:
+            self._told_of_lacking = True
+            notice(
+                "evaluation",
+                f"what clients score is without {', '.join(lacking)}: a metric of one's own is not known elsewhere.",
             )
         return found
 

@@ -3,8 +3,10 @@ believed before it was checked."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -118,8 +120,13 @@ class Sites:
                     reply = reply_from_bytes(data, self._largest)
                 except WireError:
                     continue
-                if isinstance(reply, ScoredReply) and client in rows and _fits(question, rows[client], client, reply):
-                    found[client] = reply.score
+                if (
+                    isinstance(reply, ScoredReply)
+                    and client in rows
+                    and self._fits(question, rows[client], client, reply)
+                ):
+                    metrics, sums = self.equipment.task.metrics_of([reply.score.sums])
+                    found[client] = replace(reply.score, metrics=metrics, sums=sums)
         return {client: found[client] for client in question.ids if client in found}
 
     def evaluate(self, w: Tensor, b: Tensor, on: Scored = "test", seeds: Seeds | None = None) -> Score:
@@ -127,6 +134,25 @@ class Sites:
         if held is None:
             raise InputError(f"the server holds no {on} samples; give it some.")
         return self.equipment.task.evaluate(w, b, *held, seeds)
+
+    def _fits(self, question: Question, row: int, client: int, reply: ScoredReply) -> bool:
+        """Whether a score is one to this question; what metrics are made of has as many numbers as here."""
+        score, here = reply.score, self._rehearsed_score
+        asked = None if question.positions is None else len(question.positions[row])
+        is_share = math.isnan(score.accuracy) if math.isnan(here.accuracy) else 0 <= score.accuracy <= 1
+        return (
+            (reply.client, reply.t, reply.purpose) == (client, question.t, question.purpose)
+            and is_share
+            and score.samples > 0
+            and asked in (None, score.samples)
+            and all(len(found) == len(here.sums.get(name, ())) for name, found in score.sums.items())
+        )
+
+    @cached_property
+    def _rehearsed_score(self) -> Score:
+        """Of the initial model on the example: whether there are right answers, and what metrics are made of."""
+        task, example = self.equipment.task, self._example
+        return task.evaluate(task.w0, task.b0, example.x, example.y)
 
     @property
     def hold_validation(self) -> bool:
@@ -216,18 +242,6 @@ def _for_one(question: Question, row: int) -> Question:
     positions = None if question.positions is None else question.positions[row : row + 1]
     return replace(
         question, ids=question.ids[row : row + 1], counted=question.counted[row : row + 1], positions=positions
-    )
-
-
-def _fits(question: Question, row: int, client: int, reply: ScoredReply) -> bool:
-    """Whether a score is one to this question."""
-    score = reply.score
-    asked = None if question.positions is None else len(question.positions[row])
-    return (
-        (reply.client, reply.t, reply.purpose) == (client, question.t, question.purpose)
-        and 0 <= score.accuracy <= 1
-        and score.samples > 0
-        and asked in (None, score.samples)
     )
 
 

@@ -218,7 +218,9 @@ def reply_to_bytes(reply: Answer | Scored | Refusal) -> bytes:
     if isinstance(reply, Scored):
         score = reply.score
         exact = [score.accuracy.hex(), score.loss.hex()]  # a loss may be anything, also what JSON has no word for
-        return to_bytes("score", head | {"purpose": int(reply.purpose), "score": exact, "samples": score.samples})
+        sums = {f"sums/{name}": torch.tensor(found, dtype=torch.float64) for name, found in score.sums.items()}
+        told = head | {"purpose": int(reply.purpose), "score": exact, "samples": score.samples}
+        return to_bytes("score", told, sums)
     return to_bytes("refusal", head | {"reason": reply.reason[:LONGEST_TEXT]})
 
 
@@ -235,7 +237,8 @@ def reply_from_bytes(data: bytes, largest: int = LARGEST) -> Answer | Scored | R
         return Answer(client, t, _whole(head, "steps"), unpacked_outcome(tensors), _text(head, "complaint"))
     if kind == "score":
         accuracy, loss = (_hex(part) for part in _list(head, "score", 2))
-        return Scored(client, t, _purpose(head), Score(accuracy, loss, _whole(head, "samples")))
+        sums = {name: tuple(found.double().flatten().tolist()) for name, found in under(tensors, "sums/").items()}
+        return Scored(client, t, _purpose(head), Score(accuracy, loss, _whole(head, "samples"), sums=sums))
     if kind == "refusal":
         return Refusal(client, t, _text(head, "reason"))
     raise WireError(f"the server was sent a message of the kind {kind!r}; it takes answers, scores and refusals.")

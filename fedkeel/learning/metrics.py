@@ -20,6 +20,15 @@ class Metric:
     sums: Callable[[Tensor, Tensor], Tensor]
     value: Callable[[Sequence[float]], float]
 
+    def of(self, sums: Sequence[float]) -> float:
+        """``value``, and NaN for sums that no samples have, such as those of none."""
+        try:
+            return self.value(sums)
+        except ArithmeticError:
+            return math.nan
+        except ValueError:  # the root of a negative number
+            return math.nan
+
 
 def _errors(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Errors and targets, one after the other, in double precision and main memory."""

@@ -406,14 +406,15 @@ class Task:
     ) -> tuple[dict[str, float], dict[str, tuple[float, ...]]]:
         """The metrics of all samples from the sums over parts of them, and the sums over all.
 
-        Parts that somebody elsewhere computed may lack metrics; then the whole does.
+        Parts that somebody elsewhere computed may lack metrics; then the whole does. Sums that no samples can have
+        give NaN.
         """
         sums = {
             name: tuple(sum(column, 0.0) for column in zip(*(part[name] for part in parts), strict=True))
             for name in self.metrics
             if all(name in part for part in parts)
         }
-        return {name: self.metrics[name].value(found) for name, found in sums.items()}, sums
+        return {name: self.metrics[name].of(found) for name, found in sums.items()}, sums
 
     @torch.no_grad()
     def state_dict(self, w: Tensor, b: Tensor) -> dict[str, Tensor]:

@@ -31,6 +31,7 @@ from fedkeel.engine.site import BUFFERS, Site, own_data
 from fedkeel.engine.site_memory import SiteMemory
 from fedkeel.engine.sites import SiteRounds, Sites
 from fedkeel.engine.wire import request_from_bytes
+from fedkeel.learning.metrics import as_metrics
 from fedkeel.state.rows import Rows
 
 RUN = "far side"
@@ -128,6 +129,7 @@ def near_and_far(
     weather = replace(weather, faults=bearable(algorithm, weather.faults))
     work = {"norm": True, "drop_last": True, "dtype": "float64", "participation": 0.8, **training}
     near = tiny_simulation(algorithm, SIZES, faults=weather.faults, **work)
+    near.task.metrics = as_metrics(["f1"])
     server = Server(algorithm, near.problem, near.training, near.schedule, near.seed, Faults(), near.task.buffer_layout)
     far_side = FarSide(near, Description.of(RUN, near.equipment).write(), directory, weather)
     x, y = near.samples.test

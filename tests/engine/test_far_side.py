@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from fedkeel.check import rounds
 from fedkeel.engine.exchange import Fault
 from fedkeel.engine.server import UnansweredError
 from fedkeel.engine.settings import Faults
-from fedkeel.engine.wire import Answer, reply_from_bytes, reply_to_bytes
+from fedkeel.engine.wire import Answer, Scored, reply_from_bytes, reply_to_bytes
+from fedkeel.learning.metrics import as_metrics
 from fedkeel.notices import FedkeelWarning, heard_by
 from fedkeel.runs.fit import check_fits
 from fedkeel.runs.runner import Evaluation, execute
@@ -173,3 +175,47 @@ def test_an_evaluation_without_some_clients_says_so_and_one_without_all_is_none(
     mute.mute = (0, 1, 2, 3, 4)
     with pytest.raises(UnansweredError, match="no client gave a score"):
         far.evaluate(far.start(), "train")
+
+
+class Lying(FarSide):
+    """Client 2 sends other sums than its metric has."""
+
+    def exchange(self, requests):  # type: ignore[no-untyped-def]
+        for client, reply in super().exchange(requests):
+            said = reply_from_bytes(reply)
+            if client == 2 and isinstance(said, Scored):
+                said = replace(said, score=replace(said.score, sums={"f1": (1.0,)}))
+            yield client, reply_to_bytes(said)
+
+
+def test_metrics_travel_as_sums_that_are_looked_at(tmp_path: Path) -> None:
+    near, far, calm = near_and_far(make_algorithm("fedavg"), CASES["nothing"], tmp_path)
+    here, there = (one.evaluate(one.start(), "train")["global"] for one in (near, far))
+    assert there == here
+    assert set(there.metrics) == {"f1"}
+    far.sites.transport = Lying(near, calm._description, tmp_path, CASES["nothing"])
+    with pytest.warns(FedkeelWarning, match="is without 1 of 5: client 2"):
+        scores = far.evaluate_clients(far.start())
+    assert sorted(scores) == [0, 1, 3, 4]
+
+
+def test_a_metric_that_only_the_server_knows_is_missed_once(tmp_path: Path) -> None:
+    near, far, _ = near_and_far(make_algorithm("fedavg"), CASES["nothing"], tmp_path)
+    near.task.metrics |= as_metrics({"own": lambda outputs, targets: outputs[:, 0]})
+    told: list[str] = []
+    with heard_by(lambda kind, text: told.append(text)), pytest.warns(FedkeelWarning):
+        found = [far.evaluate(far.start(), "train")["global"] for _ in range(2)]
+    assert [list(score.metrics) for score in found] == [["f1"], ["f1"]]
+    assert told == ["what clients score is without own: a metric of one's own is not known elsewhere."]
+
+
+def test_a_task_without_right_answers_is_scored_at_its_sites(tmp_path: Path) -> None:
+    """Accuracy is not known there: NaN is what is expected, and a share would be made up."""
+    near, far, far_side = near_and_far(make_algorithm("fedavg"), CASES["nothing"], tmp_path)
+    silent = replace(near.task.loss, correct=None)
+    near.task.loss = silent
+    for client in range(near.N):
+        far_side.site(client).equipment.task.loss = silent
+    scores = far.evaluate_clients(far.start())
+    assert sorted(scores) == list(range(near.N))
+    assert all(math.isnan(score.accuracy) and score.loss > 0 for score in scores.values())

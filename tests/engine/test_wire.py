@@ -54,7 +54,9 @@ def messages() -> dict[str, bytes]:
         "call": wire.call_to_bytes(call.take([1])),
         "question": wire.question_to_bytes(question),
         "answer": wire.reply_to_bytes(Answer(1, 0, 4, outcome, "")),
-        "score": wire.reply_to_bytes(Scored(1, 0, Purpose.LOSSES, Score(0.5, float("nan"), 7))),
+        "score": wire.reply_to_bytes(
+            Scored(1, 0, Purpose.LOSSES, Score(0.5, float("nan"), 7, sums={"f1": (1.0, float("inf"))}))
+        ),
         "refusal": wire.reply_to_bytes(Refusal(1, 0, "no \x1b[2J")),
     }
 
@@ -80,6 +82,7 @@ def test_a_call_comes_back_whole() -> None:
 def test_scores_come_back_whatever_they_are() -> None:
     score = read("score", MESSAGES["score"]).score
     assert (score.accuracy, str(score.loss), score.samples) == (0.5, "nan", 7)
+    assert score.sums == {"f1": (1.0, float("inf"))}
 
 
 def test_what_a_site_says_cannot_write_to_a_screen() -> None:
