@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.learning.adam import Moments
-from fedkeel.learning.kernels.choice import Walk, fast_steps, inside_gradient
+from fedkeel.learning.kernels.choice import Walk, descends, fast_steps, inside_gradient
 from fedkeel.learning.kernels.dense import DenseNet, mean_loss, minus_one_hot
 from fedkeel.learning.rule import Rule
 from fedkeel.learning.sgd import Sgd as Sgd
@@ -76,6 +76,7 @@ def train(
     unforgetting = rule.unforgetting
     gradient = rule.gradient if rule.projection is None else rule.projection.gradients(task, start)
     inside = None if rule.inside is None else inside_gradient(task, batches, rule.inside, all_samples)
+    descent = descends(task, inside, sgd, rule)
     y = y.clone()
     workspace = torch.empty_like(y)
     changes_q = averaging is not None or correction is not None or sgd.clip is not None or bool(sgd.weight_decay)
@@ -84,6 +85,10 @@ def train(
     loss_sum, steps_taken = y.new_zeros(len(y)), y.new_zeros(len(y))
     norms: list[Tensor] = []
     for k, batch in enumerate(stream(batches)):
+        if descent is not None and batch.active is None:
+            loss_sum += descent.descend(y, b, batch, k, sgd.lr)
+            steps_taken += 1
+            continue
         if inside is not None:
             q, loss, b_after = inside(y, b, batch, k, workspace)
         elif unforgetting is not None:

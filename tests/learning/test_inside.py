@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedkeel.learning import models
+from fedkeel.learning.correction import Correction
 from fedkeel.learning.inside import Branches, Contrast, Inside
 from fedkeel.learning.kernels import chain
-from fedkeel.learning.kernels.choice import fast_steps, inside_gradient, sees_stages, uphill
+from fedkeel.learning.kernels.choice import descends, fast_steps, inside_gradient, sees_stages, uphill
 from fedkeel.learning.kernels.inside import BranchesByHand, ContrastByHand
 from fedkeel.learning.kernels.trial import verify_kernels
 from fedkeel.learning.kernels.unforgetting import UnforgettingSteps
@@ -104,6 +105,25 @@ def test_gradients_inside_a_model_are_those_of_autograd(name: str, seed: int, K:
         expected, value, _ = rule.gradient(task, y, b, batch)
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(loss, value, rtol=1e-12, atol=1e-13)
+        walk = descends(task, fast, Sgd(lr=0.3), Rule(inside=rule))
+        assert (walk is None) == any(isinstance(part, nn.Conv2d) for part in task.train_module.modules())
+        if walk is not None:
+            moved = y.clone()
+            assert torch.equal(walk.descend(moved, b, batch, 0, 0.3), loss)
+            torch.testing.assert_close(moved, y - 0.3 * expected, rtol=1e-10, atol=1e-12)
+
+
+def test_steps_are_taken_in_place_only_along_the_plain_gradient() -> None:
+    """Clipping, decay and momentum need the gradient itself."""
+    task, _ = made(next(name for name in STAGED if "conv" not in name), 0)
+    (rule, _), plain = rules(task, 1), Sgd(lr=0.1)
+    fast = inside_gradient(task, [], rule, None)
+    assert descends(task, fast, plain, Rule(inside=rule)) is fast
+    for other in ({"clip": 1.0}, {"weight_decay": 0.1}, {"momentum": 0.9}):
+        assert descends(task, fast, replace(plain, **other), Rule(inside=rule)) is None
+    corrected = Rule(inside=rule, correction=Correction(constant=torch.ones(1, task.d)))
+    assert descends(task, fast, plain, corrected) is None
+    assert descends(task, rule.gradient, plain, Rule(inside=rule)) is None  # type: ignore[arg-type]
 
 
 @given(name=st.sampled_from(sorted(STAGED)), seed=st.integers(0, 1000), K=st.integers(1, 3), padded=st.booleans())

@@ -94,6 +94,11 @@ class BoundModule:
         self._write_to(out)
         self._place(chain.backward(way, error, self._out_views, joining))
 
+    @property
+    def moves_in_place(self) -> bool:
+        """Whether the layers are dense, and their parameters the bound vector itself: then they can take a step."""
+        return self.links is not None and not self.links.convolves and not self._copied
+
     def _write_to(self, out: Tensor) -> None:
         if out.data_ptr() != self._out.data_ptr():
             self._out, self._out_views = out, list(self._layout.unflatten(out).values())

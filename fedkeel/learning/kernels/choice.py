@@ -15,7 +15,7 @@ from torch import Tensor
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.inside import Branches, Contrast, Inside
 from fedkeel.learning.kernels.dense import AffinePull, DenseNet, Descent
-from fedkeel.learning.kernels.inside import BranchesByHand, ContrastByHand
+from fedkeel.learning.kernels.inside import BranchesByHand, ByHand, ContrastByHand
 from fedkeel.learning.kernels.projected import DenseWorker
 from fedkeel.learning.kernels.unforgetting import UnforgettingSteps
 from fedkeel.learning.kernels.uphill import uphill_by_hand
@@ -100,6 +100,12 @@ def inside_gradient(
         if type(rule) is Branches:
             return BranchesByHand(task, rule)
     return lambda y, b, batch, k, out: rule.gradient(task, y, b, batch)
+
+
+def descends(task: Task, gradient: InsideGradient | None, sgd: Sgd, rule: Rule) -> ByHand | None:
+    """Whoever can take steps along such gradients in place, if nothing but the step size is between the two."""
+    plain = rule.used == {"inside"} and used(sgd) <= {"lr", "max_move"}
+    return gradient if plain and isinstance(gradient, ByHand) and task.bound.moves_in_place else None
 
 
 def sees_stages(task: Task, rule: Inside) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.learning.inside import Branches, Contrast
+from fedkeel.learning.kernels.chain import Chain, Passed
 from fedkeel.learning.losses import cross_entropy
 from fedkeel.learning.task import Batch, Task
 
@@ -24,8 +25,47 @@ AT_ONCE = 250
 """Samples of which they are computed at a time, so that the intermediate results stay in cache."""
 
 
-class ContrastByHand:
-    """The gradients of ``Contrast``."""
+Errors = tuple[Tensor, Sequence[Passed], Tensor, dict[int, Tensor]]
+"""An objective's value; the way through the layers, and its derivatives by the outputs and by what goes into layers."""
+
+
+class ByHand:
+    """Gradients of an objective, or steps along them, client by client."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def errors(self, i: int, chain: Chain, one: Batch, k: int) -> Errors:
+        """Of client i's samples of step k."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def __call__(self, y: Tensor, b: Tensor, batch: Batch, k: int, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        losses = []
+        for i in range(len(y)):
+            chain = self._task.bound.chain_at(y[i], b[i])
+            value, way, error, joining = self.errors(i, chain, batch.of(i), k)
+            self._task.bound.back(chain, way, error, out[i], joining)
+            losses.append(value)
+        return out, torch.stack(losses), b
+
+    @torch.no_grad()
+    def descend(self, y: Tensor, b: Tensor, batch: Batch, k: int, lr: float) -> Tensor:
+        """Take a step y ← y − lr·∇ in place, where the layers can (``moves_in_place``); the values before it [K].
+
+        The products add straight into the parameters: the gradient, as large as the model, is never written.
+        """
+        losses = []
+        for i in range(len(y)):
+            chain = self._task.bound.chain_at(y[i], b[i])
+            value, way, error, joining = self.errors(i, chain, batch.of(i), k)
+            chain.descend(way, error, lr, joining)
+            losses.append(value)
+        return torch.stack(losses)
+
+
+class ContrastByHand(ByHand):
+    """Of ``Contrast``."""
 
     def __init__(
         self,
@@ -34,29 +74,22 @@ class ContrastByHand:
         positions: Sequence[Tensor] | None,
         all_samples: Callable[[], Sequence[Batch]] | None,
     ) -> None:
-        self._task, self._rule, self._positions = task, rule, positions
+        super().__init__(task)
+        self._rule, self._positions = rule, positions
         assert task.chain is not None
         self._cut = task.chain.cuts[-1]
         # Who has nothing to stand off from has no contrast, whatever the features are.
         self._contrasts: list[bool] = rule.counts[:, 1:].any(dim=1).tolist()
         self._table = self._features_of_all(all_samples) if any(self._contrasts) else None
 
-    def __call__(self, y: Tensor, b: Tensor, batch: Batch, k: int, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        losses = []
-        for i in range(len(y)):
-            one = batch.of(i)
-            chain = self._task.bound.chain_at(y[i], b[i])
-            with torch.no_grad():
-                outputs, way = chain.forward(self._task.seen_by_chain(one.x))
-                value, error = _plain_loss(self._task, outputs, one)
-                joining = None
-                if self._contrasts[i]:
-                    frozen = self._frozen(i, one.x, k)
-                    of_l, of_z = contrast(self._rule, way[self._cut].given, frozen, self._rule.counts[i], one.weight)
-                    value, joining = value + of_l, {self._cut: of_z}
-                self._task.bound.back(chain, way, error, out[i], joining)
-            losses.append(value)
-        return out, torch.stack(losses), b
+    def errors(self, i: int, chain: Chain, one: Batch, k: int) -> Errors:
+        outputs, way = chain.forward(self._task.seen_by_chain(one.x))
+        value, error = _plain_loss(self._task, outputs, one)
+        if not self._contrasts[i]:
+            return value, way, error, {}
+        frozen = self._frozen(i, one.x, k)
+        of_l, of_z = contrast(self._rule, way[self._cut].given, frozen, self._rule.counts[i], one.weight)
+        return value + of_l, way, error, {self._cut: of_z}
 
     def _frozen(self, i: int, x: Tensor, k: int) -> Tensor:
         """The features of the frozen models for client i's samples of step k, each of length one [n, M, f]."""
@@ -94,35 +127,32 @@ class ContrastByHand:
         return table
 
 
-class BranchesByHand:
-    """The gradients of ``Branches``."""
+class BranchesByHand(ByHand):
+    """Of ``Branches``."""
 
     def __init__(self, task: Task, rule: Branches) -> None:
-        self._task, self._rule = task, rule
+        super().__init__(task)
+        self._rule = rule
 
-    def __call__(self, y: Tensor, b: Tensor, batch: Batch, k: int, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        losses = []
-        for i in range(len(y)):
-            one = batch.of(i)
-            chain = self._task.bound.chain_at(y[i], b[i])
-            upper = self._task.frozen.chain_at(self._rule.w[i], self._rule.b[i])
-            with torch.no_grad():
-                z, way = chain.forward(self._task.seen_by_chain(one.x))
-                grafted = [upper.forward(way[cut].given, cut) for cut in chain.cuts]
-                hybrids = torch.stack([z_l for z_l, _ in grafted])
-                if self._task.loss is cross_entropy:
-                    value, error, of_hybrids = branches(self._rule, z, hybrids, one.y, one.weight)
-                else:
-                    with torch.enable_grad():
-                        value = self._rule.value(self._task, z.requires_grad_(), hybrids.requires_grad_(), one)
-                        error, of_hybrids = torch.autograd.grad(value, (z, hybrids))
-                joining = {
-                    cut: upper.by_inputs(back, of_z_l, cut)
-                    for cut, (_, back), of_z_l in zip(chain.cuts, grafted, of_hybrids, strict=True)
-                }
-                self._task.bound.back(chain, way, error, out[i], joining)
-            losses.append(value.detach())
-        return out, torch.stack(losses), b
+    def errors(self, i: int, chain: Chain, one: Batch, k: int) -> Errors:
+        upper = self._task.frozen.chain_at(self._rule.w[i], self._rule.b[i])
+        z, way = chain.forward(self._task.seen_by_chain(one.x))
+        grafted = [upper.forward(way[cut].given, cut) for cut in chain.cuts]
+        if self._task.loss is cross_entropy:
+            value, (error, *of_hybrids) = branches(
+                self._rule, torch.stack([z, *(z_l for z_l, _ in grafted)]), one.y, one.weight
+            )
+        else:
+            with torch.enable_grad():
+                hybrids = torch.stack([z_l for z_l, _ in grafted]).requires_grad_()
+                value = self._rule.value(self._task, z.requires_grad_(), hybrids, one)
+                error, together = torch.autograd.grad(value, (z, hybrids))
+            of_hybrids = list(together)
+        joining = {
+            cut: upper.by_inputs(back, of_z_l, cut)
+            for cut, (_, back), of_z_l in zip(chain.cuts, grafted, of_hybrids, strict=True)
+        }
+        return value.detach(), way, error, joining
 
 
 def _plain_loss(task: Task, outputs: Tensor, one: Batch) -> tuple[Tensor, Tensor]:
@@ -132,11 +162,11 @@ def _plain_loss(task: Task, outputs: Tensor, one: Batch) -> tuple[Tensor, Tensor
             value = task.mean_loss(outputs.requires_grad_(), one)
             (error,) = torch.autograd.grad(value, outputs)
         return value.detach(), error
-    hot = one.y.unsqueeze(1)
     log_p = torch.log_softmax(outputs, dim=-1)
     share = _share(log_p, one.weight)
-    value = -_mean(log_p.gather(1, hot), share)
-    return value, log_p.exp_().scatter_add_(1, hot, _minus_ones(hot, log_p)).mul_(share)
+    of_log_p = torch.zeros_like(log_p).scatter_(1, one.y.unsqueeze(1), -1)
+    error = torch._log_softmax_backward_data(of_log_p, log_p, 1, log_p.dtype)  # p − one-hot
+    return _mean(of_log_p.mul_(log_p), share), error.mul_(share)
 
 
 def contrast(rule: Contrast, z: Tensor, frozen: Tensor, counts: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -158,34 +188,25 @@ def contrast(rule: Contrast, z: Tensor, frozen: Tensor, counts: Tensor, weight: 
     return value, towards.addcmul_(along, direction, value=-1).div_(length)
 
 
-def branches(
-    rule: Branches, z: Tensor, hybrids: Tensor, targets: Tensor, weight: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """``Branches.value`` under cross-entropy for outputs z [n, C] and hybrids [M, n, C]; its derivatives by both.
+def branches(rule: Branches, both: Tensor, targets: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """``Branches.value`` under cross-entropy for outputs z and hybrids behind them [1 + M, n, C]; its derivatives.
 
     With p = softmax(z_l/T), q = softmax(z/T): ∂KL/∂z = (q − p)/T, and ∂KL/∂z_l = p (log p − log q − KL)/T.
     """
-    M, share = len(hybrids), _share(z, weight)
-    hot = targets.unsqueeze(1).expand(M + 1, -1, 1)
-    both = torch.cat([z.unsqueeze(0), hybrids])
+    M, share = len(both) - 1, _share(both[0], weight)
     logs = torch.log_softmax(both, dim=-1)
+    of_logs = torch.zeros_like(logs).scatter_(2, targets.unsqueeze(1).expand(M + 1, -1, 1), -1)
+    errors = torch._log_softmax_backward_data(of_logs, logs, 2, logs.dtype)  # p − one-hot
     soft = logs if rule.T == 1 else torch.log_softmax(both / rule.T, dim=-1)
     p, apart = soft.exp(), soft[1:] - soft[0]
     divergence = (p[1:] * apart).sum(dim=-1, keepdim=True)
-    own, others = logs.gather(2, hot).split_with_sizes([1, M])
-    value = rule.lambda3 * _mean(divergence, share) - rule.lambda2 * _mean(others, share)
-    value = value / M - rule.lambda1 * _mean(own, share)
-    errors = p.clone() if rule.T == 1 else logs.exp()
-    errors.scatter_add_(2, hot, _minus_ones(hot, z))
+    entropies = of_logs.mul_(logs).sum(dim=-1, keepdim=True)
+    beside = (entropies[1:] * rule.lambda2).add_(divergence, alpha=rule.lambda3).sum(dim=0)
+    value = _mean(torch.add(beside / M, entropies[0], alpha=rule.lambda1), share)
     strength = rule.lambda3 / (M * rule.T)
     errors[0].mul_(rule.lambda1).add_(torch.sub(p[0] * M, p[1:].sum(dim=0)), alpha=strength)
     errors[1:].mul_(rule.lambda2 / M).add_(p[1:].mul_(apart.sub_(divergence)), alpha=strength)
-    errors.mul_(share)
-    return value, errors[0], errors[1:]
-
-
-def _minus_ones(like: Tensor, values: Tensor) -> Tensor:
-    return values.new_full((1,) * like.dim(), -1.0).expand_as(like)
+    return value, errors.mul_(share)
 
 
 def _mean(values: Tensor, share: Tensor | float) -> Tensor:
