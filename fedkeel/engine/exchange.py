@@ -175,6 +175,13 @@ class Answers:
     scores: tuple[Score, ...] = ()
     """Of the models that were to be evaluated on the side."""
 
+    def of(self, cohort: tuple[int, ...]) -> Outcome | None:
+        """What some of those that answered returned; None if nobody did."""
+        if self.outcome is None or cohort == self.ids:
+            return self.outcome
+        rows = {client: row for row, client in enumerate(self.ids)}
+        return self.outcome.take([rows[client] for client in cohort])
+
 
 class Respondents(Protocol):
     """Whoever answers for the clients: this process, its workers, a cluster, or sites in a network."""

@@ -12,6 +12,8 @@ Noted = float | dict[int, float]
 """One number, or one for each client (by id) whose upload counted."""
 LONGEST = 100
 """Characters of a name."""
+MEASURED, TIMED = "measure.", "time."
+"""How names begin that belong to the run and not to its algorithm: what ``[measure]`` asks for, and where time went."""
 
 
 class NotedError(FedkeelError):
@@ -26,6 +28,9 @@ def as_noted(given: Mapping[str, object], ids: tuple[int, ...], whose: str) -> d
 def _name(name: str, whose: str) -> str:
     if not (name.isprintable() and 0 < len(name) <= LONGEST):
         raise NotedError(f"a value that {whose} notes must have a printable name of at most {LONGEST} characters.")
+    for taken in (MEASURED, TIMED):
+        if name.startswith(taken):
+            raise NotedError(f"{whose} notes {name}, but names that begin with {taken} are the run's own; rename it.")
     return name
 
 

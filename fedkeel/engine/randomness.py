@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     LOSSES = 13
     SERVER = 14
     PREDICTION_SETS = 15
+    MEASURE = 16
 
 
 class Moment(IntEnum):

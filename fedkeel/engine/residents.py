@@ -51,7 +51,7 @@ class Residents:
             call,
             self.samples,
             {name: [self.states[name].get(client, zero) for client in ids] for name, zero in self.first.items()},
-            torch.stack([self._buffers_of(client, call.b) for client in ids]),
+            torch.stack([self.buffers_of(client, call.b) for client in ids]),
             tuple(exam),
         )
 
@@ -61,7 +61,7 @@ class Residents:
         for row, client in enumerate(question.ids):
             x, y = self._asked(question, row, client)
             w = question.w if models is None else models[row]
-            b = self._buffers_of(client, question.b) if question.own_buffers else question.b
+            b = self.buffers_of(client, question.b) if question.own_buffers else question.b
             seeds = part_seeds(self.equipment.seed, question.purpose, question.t, client)
             found[client] = task.evaluate(w, b, x, y, seeds)
         return found
@@ -101,5 +101,6 @@ class Residents:
         with self.equipment.keyed(Moment.PERSONAL, question.t):
             return self.equipment.algorithm.personal(question.server, State(**rows))
 
-    def _buffers_of(self, client: int, b: Tensor) -> Tensor:
+    def buffers_of(self, client: int, b: Tensor) -> Tensor:
+        """The buffers [m] that a client uses, where the global ones are b: its own, if it keeps any."""
         return self.buffers.get(client, b) if self.equipment.buffer_rule == "local" else b

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedkeel.algorithms.contract import Algorithm, Problem
 from fedkeel.algorithms.state import State
-from fedkeel.engine.exchange import About, Answers, Model, Question, Respondents
+from fedkeel.engine.exchange import About, Answers, Call, Model, Outcome, Question, Respondents
+from fedkeel.engine.noted import TIMED, Noted
 from fedkeel.engine.randomness import Purpose, part_seeds
 from fedkeel.engine.samples import asked_of
 from fedkeel.engine.server import RoundRecord, Server, ServerState, UnansweredError
@@ -48,15 +49,28 @@ class RunState:
 
     def after(self, server: ServerState, cohort: tuple[int, ...], answers: Answers, keeps_buffers: bool) -> RunState:
         """The state after a round in which a cohort's answers counted: only these clients remember the round."""
-        clients, buffers, outcome = self.clients, self.client_buffers, answers.outcome
+        clients, buffers, outcome = self.clients, self.client_buffers, answers.of(cohort)
         if outcome is not None:
-            if cohort != answers.ids:
-                rows = {client: row for row, client in enumerate(answers.ids)}
-                outcome = outcome.take([rows[client] for client in cohort])
             clients = {name: self.clients[name].put(cohort, rows) for name, rows in outcome.states.items()}
             if keeps_buffers and outcome.buffers.numel():
                 buffers = buffers.put(cohort, outcome.buffers)
         return RunState(server.t, server.server, server.b, clients, buffers, server.counted)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A round as it went, for whoever looks at it. Look at once: the next round may overwrite what it holds."""
+
+    before: RunState
+    """What the round started from."""
+    call: Call
+    record: RoundRecord
+    outcome: Outcome | None
+    """What the clients of ``record.cohort`` returned; None if nobody's answer counted."""
+
+
+Look = Callable[[Seen], Mapping[str, Noted]]
+"""Looks at a round without changing anything, and says what is to be kept of it, by name."""
 
 
 class Rounds:
@@ -80,21 +94,29 @@ class Rounds:
         first = self.server.start()
         return RunState(first.t, first.server, first.b, {}, Rows(), first.counted)
 
-    def step(self, state: RunState, exam: Mapping[str, Model] | None = None) -> tuple[RunState, RoundRecord]:
+    def step(
+        self, state: RunState, exam: Mapping[str, Model] | None = None, look: Look | None = None
+    ) -> tuple[RunState, RoundRecord]:
         """One round: call, answers, aggregation.
 
         The models of ``exam`` are evaluated on the test set by whoever has nothing to train; the record has the scores.
+        ``look`` is shown the round when it is closed; its time is none of the round's.
         """
         began, exam = time.perf_counter(), exam or {}
         who, before = self.who(state), state.at_server
         call = self.server.open(before)
+        called = time.perf_counter()
         with representable(self.server.diverged(before)):
             answers = who.answers(call, tuple(exam.values()))
+        training = time.perf_counter() - called
         closed, record = self.server.close(before, call, answers, who.scores)
         keeps_buffers = self.server.buffer_rule == "local"
         after = state.after(closed, record.cohort, answers, keeps_buffers)
         scores = dict(zip(exam, answers.scores, strict=True))
-        return after, replace(record, seconds=time.perf_counter() - began, scores=scores)
+        seconds = time.perf_counter() - began
+        times = {f"{TIMED}training": training, f"{TIMED}aggregation": seconds - training}
+        record = replace(record, seconds=seconds, scores=scores, times=times)
+        return after, record if look is None else _looked_at(look, state, call, record, answers)
 
     @property
     def algorithm(self) -> Algorithm:
@@ -232,3 +254,13 @@ class Rounds:
         """To every client, about the model that it would use."""
         server = state.server if self.server.tells_clients_apart(state.at_server) else None
         return replace(self.server.question(state.at_server, range(self.N), on), server=server)
+
+
+def _looked_at(look: Look, before: RunState, call: Call, record: RoundRecord, answers: Answers) -> RoundRecord:
+    """The record with what a look at the round found, and how long that took."""
+    began, outcome = time.perf_counter(), answers.of(record.cohort) if record.cohort else None
+    found = look(Seen(before, call, record, outcome))
+    if not found:
+        return record
+    times = record.times | {f"{TIMED}measure": time.perf_counter() - began}
+    return replace(record, noted={**record.noted, **found}, times=times)

@@ -77,7 +77,9 @@ class RoundRecord:
     scores: dict[str, Score] = field(default_factory=dict, repr=False)
     """Of the models that were to be evaluated beside the round."""
     noted: dict[str, Noted] = field(default_factory=dict)
-    """What the algorithm noted, by name."""
+    """What the algorithm noted and what was measured of the round, by name."""
+    times: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
+    """Seconds by what they went to (``time.training``, …); like ``seconds``, no two runs have the same."""
 
 
 @dataclass(frozen=True)

@@ -72,14 +72,15 @@ class Simulation(Rounds):
 
     def who(self, state: RunState) -> Respondents:
         """The clients of the federation, to whom things may happen."""
-        return Faulty(self._residents(state), self.faults, self.seed)
+        return Faulty(self.residents(state), self.faults, self.seed)
 
     def computed_by(self) -> str:
         return self.executor.describe()
 
     def job(self, state: RunState) -> Job:
         """The next round, before anything is computed."""
-        return self._residents(state).job(self.server.open(state.at_server))
+        return self.residents(state).job(self.server.open(state.at_server))
 
-    def _residents(self, state: RunState) -> Residents:
+    def residents(self, state: RunState) -> Residents:
+        """The clients of the federation as they are in a state."""
         return Residents(self.equipment, self.samples, self.executor, self._first, state.clients, state.client_buffers)

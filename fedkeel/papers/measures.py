@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from fedkeel.papers.format import BestOf, Measure
 from fedkeel.papers.records import Record, Series
+from fedkeel.runs.history import WINDOW
 
-WINDOW = 5
-"""Evaluations in the running mean of the smoothed number of rounds to a target."""
 ROUNDING = 1e-12
 """What a mean of equal values may be off."""
 

@@ -8,9 +8,13 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any
 
-from fedkeel.engine.noted import Noted
+from fedkeel.engine.noted import TIMED, Noted
 from fedkeel.errors import InputError, as_html, unknown
+from fedkeel.runs.fairness import Fairness
 from fedkeel.runs.reported import Reported, reported
+
+WINDOW = 5
+"""Evaluations in the running mean of a smoothed number of rounds to a target."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,20 @@ class RoundSummary:
     """Of training and aggregation; an evaluation that went beside the training is in it."""
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that travelled between server and clients."""
+
+    down: int
+    """From the server."""
+    up: int
+
+    @property
+    def total(self) -> int:
+        """In both directions."""
+        return self.down + self.up
+
+
 @dataclass
 class History:
     """All rounds of a run so far."""
@@ -56,7 +74,11 @@ class History:
     rounds: list[RoundSummary] = field(default_factory=list)
     measured: list[Measured] = field(default_factory=list)
     noted: dict[int, dict[str, Noted]] = field(default_factory=dict)
-    """What the algorithm noted, by round and name; see ``values``."""
+    """What the algorithm noted and what ``[measure]`` asked for, by round and name; see ``values``."""
+    times: dict[int, dict[str, float]] = field(default_factory=dict, compare=False, repr=False)
+    """Where the time of a round went, in seconds by round and name; see ``time_split``."""
+    fairness: dict[int, Fairness] = field(default_factory=dict)
+    """How evenly clients are served, by round; only where ``evaluation.clients`` was on."""
 
     def series(self, model: str | None = None, split: str = "test") -> list[Measured]:
         """The evaluations of one candidate, in round order (default: the algorithm's first candidate)."""
@@ -64,17 +86,22 @@ class History:
         return [m for m in self.measured if m.model == wanted and m.split == split]
 
     def values(self, name: str) -> dict[int, Noted]:
-        """What the algorithm noted under a name, by round: a number, or the numbers of the cohort by client.
+        """What was kept under a name, by round: a number, or the numbers of the cohort by client.
 
-        ``names`` are those that there are: FedVeca's ``tau``, ``tau_bar``, ``L``, …, GradMA's ``active``.
+        ``names`` are those that there are: what the algorithm noted (FedVeca's ``tau``, ``tau_bar``, ``L``, …, GradMA's
+        ``active``) and, with ``[measure]``, ``measure.gamma`` and its kin. ``time.training``, ``time.aggregation``,
+        ``time.evaluation`` and ``time.commit`` are there always.
         """
-        if name not in self.names:
-            raise unknown("value", name, self.names or ["(the algorithm noted none)"])
-        return {round: noted[name] for round, noted in self.noted.items() if name in noted}
+        tables = self.times if name.startswith(TIMED) else self.noted
+        found: dict[int, Noted] = {round: table[name] for round, table in tables.items() if name in table}
+        if not found:
+            timed = dict.fromkeys(name for table in self.times.values() for name in table)
+            raise unknown("value", name, [*self.names, *timed] or ["(the algorithm noted none)"])
+        return found
 
     @property
     def names(self) -> list[str]:
-        """Everything that the algorithm noted, by name."""
+        """Everything that the algorithm noted and that was measured, by name."""
         return list(dict.fromkeys(name for noted in self.noted.values() for name in noted))
 
     @property
@@ -91,7 +118,11 @@ class History:
         return list(dict.fromkeys(m.model for m in self.measured if m.split == split))
 
     def rounds_to(self, accuracy: float, model: str | None = None, window: int = 1) -> int | None:
-        """The first evaluated round whose accuracy (or mean over the last ``window`` evaluations) reaches a target."""
+        """The first evaluated round whose accuracy (or mean over the last ``window`` evaluations) reaches a target.
+
+        One lucky evaluation on a plateau is enough for ``window=1``, which is what papers print; ``window=WINDOW``
+        (5) asks for a running mean.
+        """
         seen: list[float] = []
         for point in self.series(model):
             if point.round == 0:
@@ -144,17 +175,38 @@ class History:
         """What a person asks first, by name."""
         found = self.reported()
         known = {"last round": found.last, "mean of the last 10 %": found.late, "best": found.best}
-        traffic = sum(r.bytes_down + r.bytes_up for r in self.rounds)
         return {
             "rounds": str(len(self.rounds)),
             **{f"test accuracy, {name}": "–" if math.isnan(v) else f"{v:.2%}" for name, v in known.items()},
-            "sent in both directions": f"{traffic / 1e6:,.1f} MB",
+            "sent in both directions": f"{self.traffic().total / 1e6:,.1f} MB",
             "time in rounds": f"{self.seconds:,.1f} s",
         }
 
     def bytes_to(self, round: int) -> int:
         """Bytes sent in both directions up to and including a round."""
-        return sum(r.bytes_down + r.bytes_up for r in self.rounds if r.round <= round)
+        return self.traffic(round).total
+
+    def traffic(self, round: int | None = None) -> Traffic:
+        """Bytes sent up to and including a round (default: the last)."""
+        sent = [r for r in self.rounds if round is None or r.round <= round]
+        return Traffic(sum(r.bytes_down for r in sent), sum(r.bytes_up for r in sent))
+
+    def traffic_to(self, accuracy: float, model: str | None = None, window: int = 1) -> Traffic | None:
+        """Bytes sent until a test accuracy was reached, as ``rounds_to`` has it; None if it was not."""
+        reached = self.rounds_to(accuracy, model, window)
+        return None if reached is None else self.traffic(reached)
+
+    def time_split(self) -> dict[str, float]:
+        """Seconds of all rounds by what they went to.
+
+        ``training``: until the clients' answers were there. An evaluation that went beside it is in it.
+        ``aggregation``: the rest of the round. ``evaluation``: after it. ``commit``: to disk; that of a round is known,
+        and kept, in the next. ``measure``: what ``[measure]`` asked for.
+        """
+        names = dict.fromkeys(name for table in self.times.values() for name in table)
+        return {
+            name.removeprefix(TIMED): math.fsum(table.get(name, 0.0) for table in self.times.values()) for name in names
+        }
 
     @property
     def seconds(self) -> float:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import Field
 
 from fedkeel.algorithms.validate import Settings
 from fedkeel.engine.exchange import Fault, Model
-from fedkeel.engine.rounds import Rounds, RunState
+from fedkeel.engine.noted import TIMED
+from fedkeel.engine.rounds import Look, Rounds, RunState
 from fedkeel.engine.server import RoundRecord
 from fedkeel.engine.settings import Until
 from fedkeel.errors import FedkeelError
 from fedkeel.learning.task import Score
 from fedkeel.notices import notice
 from fedkeel.runs import health
+from fedkeel.runs.fairness import fairness
 from fedkeel.runs.history import History, Measured, RoundSummary, mean
 from fedkeel.runs.store import Store
 
@@ -71,6 +74,7 @@ def execute(
     stop: Callable[[], bool] | None = None,
     keep_every: int = 0,
     until: Enough | None = None,
+    look: Look | None = None,
 ) -> tuple[RunState, History]:
     """All rounds from a state (default: the first) to the last; the arguments are those of ``rounds``.
 
@@ -83,7 +87,7 @@ def execute(
     target = simulation.training.until
     if reached(target, history) is not None:
         return last, history
-    for after, progress in rounds(simulation, evaluation, last, history, store, stop, keep_every):
+    for after, progress in rounds(simulation, evaluation, last, history, store, stop, keep_every, look):
         last = after
         seen, concerns = seen.after(progress.summary, progress.measured)
         for concern in concerns:
@@ -126,37 +130,50 @@ def rounds(
     store: Store | None = None,
     stop: Callable[[], bool] | None = None,
     keep_every: int = 0,
+    look: Look | None = None,
 ) -> Iterator[tuple[RunState, Progress]]:
     """Every round from a state to the last, when it is evaluated, committed and in the history.
 
     ``stop`` is asked after every round whether to end with it, before it is evaluated and committed; ``keep_every``
-    keeps the state of every so many rounds in the store (0: only the last).
+    keeps the state of every so many rounds in the store (0: only the last); ``look`` is shown every round.
 
     Where rounds are short and several processes work, a round's model is evaluated beside the training of the next
     round, and committed and reported then. What is computed is the same.
     """
 
-    def finished(done: Done, measured: list[Measured]) -> tuple[RunState, Progress]:
-        summary = _summary(done.record)
+    commit: dict[str, float] = {}
+
+    def finished(done: Done, beside: list[Measured] | None = None) -> tuple[RunState, Progress]:
+        """``beside`` is what was found beside the next round; without it, the round is evaluated now if that is due."""
+        began, t = time.perf_counter(), done.state.t
+        measured = (_measure(simulation, done.state, evaluation) if done.due else []) if beside is None else beside
+        scores = _client_scores(simulation, done.state) if done.due and evaluation.clients else []
+        evaluated = {f"{TIMED}evaluation": time.perf_counter() - began} if done.due and beside is None else {}
+        record = replace(done.record, times=done.record.times | evaluated | commit)
+        summary = _summary(record)
         history.rounds.append(summary)
         history.measured += measured
-        if done.record.noted:
-            history.noted[done.state.t] = done.record.noted
+        history.times[t] = record.times
+        if record.noted:
+            history.noted[t] = record.noted
+        if scores:
+            history.fairness[t] = fairness([score.accuracy for _, _, score in scores])
         if store is not None:
-            scores = _client_scores(simulation, done.state) if done.due and evaluation.clients else []
-            keep = keep_every > 0 and done.state.t % keep_every == 0
-            store.commit(done.state, done.record, summary, measured, scores, keep)
+            keep, began = keep_every > 0 and t % keep_every == 0, time.perf_counter()
+            store.commit(done.state, record, summary, measured, scores, keep)
+            commit[f"{TIMED}commit"] = time.perf_counter() - began  # too late for this round's own rows
         total = simulation.training.rounds
         used = simulation.computed_by()
-        return done.state, Progress(done.state.t, total, summary, measured, done.record.faults, used)
+        return done.state, Progress(t, total, summary, measured, record.faults, used)
 
     unfinished: Done | None = None
     while state.t < simulation.training.rounds:
         try:
-            state, record = _next(simulation, state, simulation.candidates(unfinished.state) if unfinished else {})
+            exam = simulation.candidates(unfinished.state) if unfinished else {}
+            state, record = _next(simulation, state, exam, look)
         except Exception:
             if unfinished is not None:  # it is whole, whatever became of the one after it
-                yield finished(unfinished, _measure(simulation, unfinished.state, evaluation))
+                yield finished(unfinished)
             raise
         if unfinished is not None:
             yield finished(unfinished, _measured(unfinished.state.t, "test", record.scores))
@@ -167,7 +184,7 @@ def rounds(
         if done.due and not last and not ends and _can_wait(simulation, done, evaluation):
             unfinished = done
         else:
-            yield finished(done, _measure(simulation, state, evaluation) if done.due else [])
+            yield finished(done)
         if ends:
             return
 
@@ -191,11 +208,13 @@ def _can_wait(simulation: Rounds, done: Done, evaluation: Evaluation) -> bool:
     return test_only and simulation.can_evaluate_beside(done.state) and done.record.seconds < SHORT
 
 
-def _next(simulation: Rounds, state: RunState, exam: dict[str, Model]) -> tuple[RunState, RoundRecord]:
+def _next(
+    simulation: Rounds, state: RunState, exam: dict[str, Model], look: Look | None
+) -> tuple[RunState, RoundRecord]:
     try:
         if simulation.algorithm.observes:
             state = simulation.observe(state, simulation.feedback(state))
-        return simulation.step(state, exam)
+        return simulation.step(state, exam, look)
     except (MemoryError, RuntimeError) as error:
         # torch has no exception of its own for this on a CPU
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):

@@ -59,7 +59,8 @@ CREATE TABLE seal (
 );
 """
 # named_values: what has a name of its own. Of a model: metrics beside accuracy and loss, on a split. Of a client on a
-# split: the same of what it would use. Without a split: what the algorithm noted, of the round or of a client.
+# split: the same of what it would use. Without a split: what was noted of the round or of a client, and where its
+# time went (``time.``).
 # `client` is -1 where a value is of no client; `model` is empty where it is of no model.
 NAMED_4 = """
 CREATE TABLE named_values (

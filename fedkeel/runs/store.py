@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.state import State
-from fedkeel.engine.noted import Noted
+from fedkeel.engine.noted import TIMED, Noted
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.server import RoundRecord
 from fedkeel.errors import DataError, FedkeelError
@@ -40,6 +40,7 @@ from fedkeel.runs.connection import (
 )
 from fedkeel.runs.digests import DamagedError, Sum
 from fedkeel.runs.encoding import GONE, ROWS, Encoded, decode, encode, marker
+from fedkeel.runs.fairness import fairness
 from fedkeel.runs.history import History, Measured, RoundSummary
 from fedkeel.runs.writeback import WriteBack
 from fedkeel.state.rows import Rows, keep_row
@@ -229,11 +230,16 @@ class Store:
             for check, rows in ledger.walk(self._db):
                 if until is None or check.round <= until:
                     history.rounds += [RoundSummary(*_floats(row)) for row in rows["rounds"]]
-                    metrics, noted = _by_name(rows[schema.NAMED])
+                    metrics, noted, times = _by_name(rows[schema.NAMED])
                     for row in map(_floats, rows["metrics"]):
                         history.measured.append(Measured(*[*row, metrics.get((row[1], row[2]), {})]))
                     if noted:
                         history.noted[check.round] = noted
+                    if times:
+                        history.times[check.round] = times
+                    accuracies = [row[3] for row in map(_floats, rows["client_metrics"])]
+                    if accuracies:
+                        history.fairness[check.round] = fairness(accuracies)
         return history
 
     def events(self) -> list[Event]:
@@ -559,9 +565,10 @@ def _named_rows(
     measured: Iterable[Measured],
     client_scores: Iterable[tuple[int, str, Score]],
 ) -> list[list[Any]]:
-    """The rows of ``named_values``: what the algorithm noted, and the metrics of models and of clients."""
+    """The rows of ``named_values``: what was noted of the round, times, and the metrics of models and of clients."""
     rows: list[list[Any]] = []
-    for name, noted in record.noted.items() if record is not None else ():
+    kept: dict[str, Noted] = {} if record is None else {**record.noted, **record.times}
+    for name, noted in kept.items():
         each = noted if isinstance(noted, dict) else {NO_CLIENT: noted}
         rows += [[t, "", "", name, client, value] for client, value in each.items()]
     for m in measured:
@@ -571,23 +578,26 @@ def _named_rows(
     return rows
 
 
-def _by_name(rows: Iterable[Sequence[Any]]) -> tuple[dict[tuple[str, str], dict[str, float]], dict[str, Noted]]:
-    """A round's rows of ``named_values``: metrics by model and split, and what the algorithm noted."""
+def _by_name(
+    rows: Iterable[Sequence[Any]],
+) -> tuple[dict[tuple[str, str], dict[str, float]], dict[str, Noted], dict[str, float]]:
+    """A round's rows of ``named_values``: metrics by model and split, what was noted, and times."""
     metrics: dict[tuple[str, str], dict[str, float]] = {}
     noted: dict[str, Noted] = {}
+    times: dict[str, float] = {}
     for _, model, split, name, client, stored in rows:
         value = float("nan") if stored is None else stored
         if split:
             if client == NO_CLIENT:
                 metrics.setdefault((model, split), {})[name] = value
         elif client == NO_CLIENT:
-            noted[name] = value
+            (times if name.startswith(TIMED) else noted)[name] = value
         else:
             of_clients = noted.setdefault(name, {})
             if not isinstance(of_clients, dict):
                 raise DamagedError(f"the value {name} is one and many")
             of_clients[client] = value
-    return metrics, noted
+    return metrics, noted, times
 
 
 def _floats(row: Iterable[Any]) -> list[Any]:

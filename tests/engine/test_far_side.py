@@ -123,7 +123,7 @@ def test_a_hostile_answer_is_refused_and_named(spoil: Any, name: int, detail: st
 def _without(near: Any, client: int) -> torch.Tensor:
     call = near.server.open(near.start().at_server)
     rest = [row for row, one in enumerate(call.clients.ids) if one != client]
-    answers = near._residents(near.start()).answers(call.take(rest))
+    answers = near.residents(near.start()).answers(call.take(rest))
     return near.server.close(near.start().at_server, call, answers, near.who(near.start()).scores)[0].server.w
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fedkeel.report.comparison import compare
-from fedkeel.runs.history import History, Measured, RoundSummary
+from fedkeel.runs.history import WINDOW, History, Measured, RoundSummary, Traffic
 
 
 def history(*accuracies: float) -> History:
@@ -27,6 +27,29 @@ def test_best_is_the_earliest_of_equals() -> None:
 
 def test_traffic_up_to_a_round() -> None:
     assert history(0.1, 0.2, 0.3).bytes_to(2) == 300
+
+
+def test_traffic_to_a_target() -> None:
+    """A round sends 100 bytes down and 50 up; 0.9 is hit in round 2, by the mean of two in round 5, 0.95 never."""
+    h = history(0.5, 0.9, 0.6, 0.9, 0.9)
+    assert h.traffic_to(0.9) == Traffic(200, 100)
+    assert h.traffic_to(0.9, window=2) == Traffic(500, 250)
+    assert h.traffic_to(0.95) is None
+    assert h.traffic().total == 750
+
+
+def test_the_usual_window_is_five_evaluations() -> None:
+    """0.9 · 5 is there after round 6; before, the 0.5 of round 1 spoils the mean."""
+    assert WINDOW == 5
+    assert history(0.5, *[0.9] * 6).rounds_to(0.9, window=WINDOW) == 6
+
+
+def test_time_split_adds_up_what_rounds_kept() -> None:
+    h = history(0.5, 0.9)
+    h.times = {1: {"time.training": 1.0}, 2: {"time.training": 2.0, "time.commit": 0.5}}
+    assert h.time_split() == {"training": 3.0, "commit": 0.5}
+    assert h.values("time.commit") == {2: 0.5}
+    assert h.names == []
 
 
 def test_speed_ups_over_the_base() -> None:

@@ -15,7 +15,7 @@ from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.check import rounds, tiny_simulation
 from fedkeel.engine.rounds import RunState
 from fedkeel.errors import DataError
-from fedkeel.runs.digests import Sum
+from fedkeel.runs.digests import Sum, chained
 from fedkeel.runs.history import Measured, RoundSummary
 from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import FILE, Store
@@ -186,7 +186,13 @@ def as_schema_3(directory: Path) -> None:
         total.remove("schema", "4")
         total.add("schema", "3")
         db.execute("DROP TABLE named_values")
-        db.execute("UPDATE seal SET meta = ?", (total.text,))
+        last, digest = 0, ""
+        for round, state, kept in db.execute("SELECT round, state, kept FROM checks ORDER BY round").fetchall():
+            tables = ("rounds", "metrics", "clients", "client_metrics")
+            found = [db.execute(f"SELECT * FROM {t} WHERE round = ? ORDER BY rowid", (round,)) for t in tables]
+            last, digest = round, chained(digest, round, state, kept, [list(map(list, rows)) for rows in found])
+            db.execute("UPDATE checks SET digest = ? WHERE round = ?", (digest, round))
+        db.execute("UPDATE seal SET meta = ?, round = ?, digest = ?", (total.text, last, digest))
         db.execute("UPDATE meta SET value = '3' WHERE key = 'schema'")
 
 

@@ -22,6 +22,7 @@ from fedkeel.data import Federation
 from fedkeel.engine.noted import NotedError, as_noted
 from fedkeel.errors import InputError
 from fedkeel.learning.metrics import KNOWN
+from fedkeel.runs.history import History
 from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import FILE, Store
 from tests.algorithms.least_squares import simulation as quadratics
@@ -105,8 +106,10 @@ def test_an_unknown_name_is_told_what_there_is(federation: Federation) -> None:
     history = train("fedgvr", federation, rounds=1).history
     with pytest.raises(InputError, match="Did you mean 'eps'"):
         history.values("epsilon")
-    with pytest.raises(InputError, match="the algorithm noted none"):
+    with pytest.raises(InputError, match=r"Known: .*time\.training"):
         train("fedavg", federation, rounds=1).history.values("tau")
+    with pytest.raises(InputError, match="the algorithm noted none"):
+        History().values("tau")
 
 
 class Nosy(FedAvg):
@@ -137,6 +140,12 @@ def test_what_cannot_be_kept_is_refused(value: object) -> None:
     }
     with pytest.raises(NotedError, match=r"a that x notes must be a number or a tensor \[3\]"):
         as_noted({"a": value}, (4, 5, 9), "x")
+
+
+@pytest.mark.parametrize("name", ["time.training", "measure.gamma"])
+def test_names_of_the_run_itself_are_taken(name: str) -> None:
+    with pytest.raises(NotedError, match="the run's own"):
+        as_noted({name: 1.0}, (4,), "x")
 
 
 def hits(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -170,7 +179,9 @@ def test_metrics_of_an_experiment_stand_beside_models_and_clients(tmp_path: Path
     run = api.run(experiment, tmp_path / "r")
     with closing(sqlite3.connect(tmp_path / "r" / FILE)) as db:
         found = db.execute("SELECT model, split, count(*), min(client) FROM named_values GROUP BY 1, 2 ORDER BY 1, 2")
-        assert found.fetchall() == [("", "train", 12, 0), ("global", "test", 2, -1), ("global", "train", 2, -1)]
+        noted, *of_models_and_clients = found.fetchall()
+        assert noted[:2] == ("", "")
+        assert of_models_and_clients == [("", "train", 12, 0), ("global", "test", 2, -1), ("global", "train", 2, -1)]
     assert 0 < run.metrics["f1"] < 1
 
 

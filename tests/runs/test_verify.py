@@ -63,7 +63,7 @@ def test_a_run_that_goes_on_can_be_verified(tmp_path: Path) -> None:
         ("UPDATE clients SET loss = 0 WHERE round = 2", "the numbers of round 2 do not fit"),
         ("UPDATE client_metrics SET accuracy = 1 WHERE round = 3", "the numbers of round 3 do not fit"),
         ("UPDATE named_values SET value = 1 WHERE round = 3 AND client = -1", "the numbers of round 3 do not fit"),
-        ("UPDATE named_values SET name = 'f2' WHERE round = 4", "the numbers of round 4 do not fit"),
+        ("UPDATE named_values SET name = 'f2' WHERE round = 4 AND name = 'f1'", "the numbers of round 4 do not fit"),
         ("UPDATE named_values SET value = 'x' WHERE round = 2", "do not fit|holds what it cannot"),
         ("DELETE FROM named_values WHERE round = 2", "the numbers of round 2 do not fit"),
         ("DELETE FROM named_values", "the numbers of round 1 do not fit"),
