@@ -17,7 +17,7 @@ from fedkeel.algorithms.registry import as_algorithm
 from fedkeel.algorithms.validate import checked
 from fedkeel.calls import call_of
 from fedkeel.data import Federation
-from fedkeel.effects import check_batches, check_effects
+from fedkeel.effects import check_batches, check_effects, check_measured
 from fedkeel.engine import devices
 from fedkeel.engine.choice import make_executor
 from fedkeel.engine.rounds import RunState
@@ -30,6 +30,7 @@ from fedkeel.learning.task import Score
 from fedkeel.measure.conformal import Conformal, Method
 from fedkeel.measure.conformal import conformal as measured_sets
 from fedkeel.measure.prediction_sets import prediction_sets
+from fedkeel.measure.settings import Measuring
 from fedkeel.runs import directory as run_directory
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.history import History
@@ -172,6 +173,7 @@ def train(
     metrics: Sequence[str] | Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
     faults: Faults | dict[str, Any] | None = None,
     evaluate_every: int = 1,
+    measure: Measuring | dict[str, Any] | None = None,
     executor: str = "auto",
     workers: int | None = None,
     threads: int = 1,
@@ -195,6 +197,10 @@ def train(
     gives one value for each sample, or a ``Loss``; by default the cross-entropy that classification asks for.
     ``metrics`` are measured beside accuracy and loss (``Run.metrics``, ``history.series()``): names such as ``["f1"]``
     or ``["mae", "r2"]``, or functions by name that give one value for each sample.
+
+    ``measure`` asks for drift to be measured every so many rounds, e.g. ``{"every": 10}``, or with the gradients of 20
+    clients only ``{"every": 10, "clients": 20}``; ``history.values("measure.gamma")`` and its kin hold it. It costs a
+    pass over the samples of those clients each time, and changes no bit of the run.
 
     ``executor`` is ``auto``, ``serial``, ``pool`` or ``stacked``. ``serial`` and ``pool`` give the same bits on a
     machine; ``stacked``, which ``auto`` may take, gives the same numbers up to round-off. ``threads`` are torch's in
@@ -220,6 +226,9 @@ def train(
     check_batches(settings, data)
     if not isinstance(faults, Faults):
         faults = checked("faults", Faults, {} if faults is None else faults)
+    if not isinstance(measure, Measuring):
+        measure = checked("measure", Measuring, {} if measure is None else measure)
+    check_measured(measure, data)
     measures = as_metrics(metrics)
     evaluation = Evaluation(every=arguments.whole("evaluate_every", evaluate_every, 1), metrics=tuple(measures))
     threads = arguments.whole("threads", threads, 1)
@@ -239,7 +248,7 @@ def train(
     how = checked(
         "", config.RunConfig, {"executor": executor, "workers": workers, "threads": threads, "device": str(place)}
     )
-    call = call_of(chosen, seed, settings, faults, evaluation, how)
+    call = call_of(chosen, seed, settings, faults, evaluation, measure, how)
     with session.surroundings(how, folder):
         task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], as_loss(loss), place)
         task.metrics = measures

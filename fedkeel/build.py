@@ -12,7 +12,7 @@ from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.config import Experiment
 from fedkeel.data import Dataset, Federation, from_npz_folder, load
 from fedkeel.data.sources import SOURCES, is_path
-from fedkeel.effects import check_batches, check_data, check_effects
+from fedkeel.effects import check_batches, check_data, check_effects, check_measured
 from fedkeel.engine import devices
 from fedkeel.engine.choice import make_executor
 from fedkeel.engine.devices import CPU
@@ -88,6 +88,7 @@ def make_simulation(
     """Everything that an experiment names, put together."""
     federation = federation or make_federation(experiment, data_dir)
     check_batches(experiment.training, federation)
+    check_measured(experiment.measure, federation)
     model_seed = experiment.seed if experiment.model.seed is None else experiment.model.seed
     device = devices.find(experiment.run.device)
     dtype = DTYPES[experiment.training.dtype]

@@ -15,6 +15,7 @@ from fedkeel.algorithms.validate import Settings
 from fedkeel.config import AlgorithmConfig, RunConfig, as_toml
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.errors import shown
+from fedkeel.measure.settings import Measuring
 from fedkeel.runs.runner import Evaluation
 
 
@@ -29,6 +30,7 @@ class Call(Settings):
     training: Training = Training()
     faults: Faults = Faults()
     evaluation: Evaluation = Evaluation()
+    measure: Measuring = Measuring()
     run: RunConfig = RunConfig()
 
     @property
@@ -38,7 +40,13 @@ class Call(Settings):
 
 
 def call_of(
-    algorithm: Algorithm, seed: int, training: Training, faults: Faults, evaluation: Evaluation, run: RunConfig
+    algorithm: Algorithm,
+    seed: int,
+    training: Training,
+    faults: Faults,
+    evaluation: Evaluation,
+    measure: Measuring,
+    run: RunConfig,
 ) -> Call:
     """The call as it is read back from its own text, so that only true differences are found later."""
     own = {} if is_registered(algorithm) else {k: shown(v) for k, v in vars(algorithm).items() if k != "params"}
@@ -49,6 +57,7 @@ def call_of(
         "training": training,
         "faults": faults,
         "evaluation": evaluation,
+        "measure": measure,
         "run": run,
     }
     return Call(**tomllib.loads(write(Call(**table))))

@@ -23,6 +23,8 @@ _FREE = (
     "evaluation.train",
     "evaluation.clients",
     "evaluation.metrics",
+    "measure.every",
+    "measure.clients",
     "run.checkpoint_every",
     "run.memory_mb",
 )

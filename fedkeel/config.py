@@ -27,6 +27,7 @@ from fedkeel.engine.threads import MOST_THREADS
 from fedkeel.errors import DataError, InputError, named, shown, unknown
 from fedkeel.learning import models
 from fedkeel.learning.metrics import as_metrics
+from fedkeel.measure.settings import Measuring
 from fedkeel.runs.runner import Evaluation
 
 DEEPEST = 20
@@ -120,6 +121,7 @@ class Experiment(Settings):
     training: Training = Training()
     faults: Faults = Faults()
     evaluation: Evaluation = Evaluation()
+    measure: Measuring = Measuring()
     run: RunConfig = RunConfig()
 
     @field_validator("name")

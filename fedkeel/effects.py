@@ -14,6 +14,7 @@ from fedkeel.data.partitions import RULES
 from fedkeel.data.sources import SOURCES, brings_clients, check_name, is_path
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.errors import InputError, invalid, unknown
+from fedkeel.measure.settings import Measuring
 
 if TYPE_CHECKING:
     from fedkeel.config import Experiment
@@ -88,6 +89,13 @@ def check_data(experiment: Experiment) -> None:
         raise invalid(
             "partition.seed", f"absent with the rule {partition.rule}, which draws nothing", partition.seed, hint
         )
+
+
+def check_measured(measure: Measuring, federation: Federation) -> None:
+    """Refuse to draw more clients than there are."""
+    if measure.clients is not None and measure.clients > federation.N:
+        hint = "Leave it out to take the gradients of all."
+        raise invalid("measure.clients", f"at most the {federation.N} clients that there are", measure.clients, hint)
 
 
 def check_batches(training: Training, federation: Federation) -> None:

@@ -23,6 +23,7 @@ from fedkeel.engine.rounds import RunState
 from fedkeel.engine.simulation import Simulation
 from fedkeel.engine.threads import torch_threads
 from fedkeel.errors import FedkeelError, InputError
+from fedkeel.measure.drift import DriftWatch
 from fedkeel.notices import heard_by, notice
 from fedkeel.runs import directory as run_directory
 from fedkeel.runs import machine, same_data, same_model
@@ -175,7 +176,8 @@ def _executed(
         return said
 
     watch, stop, keep = listeners.watch, listeners.stop, settled.run.checkpoint_every
-    state, history = execute(simulation, settled.evaluation, store, watch, state, history, stop, keep, until)
+    look = DriftWatch(simulation, settled.measure) if settled.measure.every else None
+    state, history = execute(simulation, settled.evaluation, store, watch, state, history, stop, keep, until, look)
     if said or reached(simulation.training.until, history) is not None:
         return Ending(state, history, "until")
     return Ending(state, history, "finished" if state.t >= simulation.training.rounds else "stopped")

@@ -15,7 +15,7 @@ ALLOWED: dict[str, set[str]] = {
     "algorithms": {"learning", "state"},
     "engine": {"algorithms", "learning", "state", "data"},
     "runs": {"engine", "algorithms", "learning", "state", "data"},
-    "measure": {"engine", "learning"},
+    "measure": {"engine", "algorithms", "learning", "state", "data"},
     "report": {"runs", "data", "sweeps"},
     "papers": {"api", "build", "config", "measure", "runs", "engine", "algorithms", "learning", "data"},
     "bench": {"build", "runs", "engine", "algorithms", "learning", "state", "data"},

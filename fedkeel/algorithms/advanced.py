@@ -5,6 +5,7 @@ Hooks of an algorithm:
     buffers     what must happen to BatchNorm statistics (FedBN)
     cohort      who takes part, where a method overrules the sampling (MIFA's program)
     personal    models that clients would use themselves, where these differ from w (FedBN)
+    controls    the control variates of clients, so that their error can be measured (SCAFFOLD and its kin)
     partial     what to tell who runs the method with part of the clients, where its paper has all (FedVeca)
     variant     the subclass that computes other readings of a paper (``algorithms/variants``)
 
@@ -22,7 +23,7 @@ Services during a round:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -40,6 +41,16 @@ from fedkeel.learning.projected import Projection as Projection
 from fedkeel.learning.rule import Rule as Rule
 from fedkeel.learning.task import Batch, Task
 from fedkeel.learning.unforgetting import Unforgetting as Unforgetting
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What K clients take for their own gradients ∇F_i, to be subtracted from every step."""
+
+    c: Tensor
+    """[K, v]."""
+    where: Tensor | None = None
+    """The v of the d coordinates that they have, as a boolean vector [d]; None: all."""
 
 
 class AdvancedHooks:
@@ -60,6 +71,10 @@ class AdvancedHooks:
 
     def personal(self, server: State, clients: State) -> Tensor | None:
         """The models [K, d] that K clients with these states would use, where they keep part of it to themselves."""
+        return None
+
+    def controls(self, server: State, clients: State) -> Controls | None:
+        """The control variates of K clients with these states, where the method has any; only looked at."""
         return None
 
 

@@ -16,6 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkeel.algorithms import last_models
+from fedkeel.algorithms.advanced import Controls
 from fedkeel.algorithms.contract import Algorithm, Clients, Law, Local, Message, Paper, Problem, Round, Uploads
 from fedkeel.algorithms.corrections import pull, shift
 from fedkeel.algorithms.feddyn import relative_size
@@ -86,6 +87,9 @@ class FedDC(Algorithm):
         gain = control_gain(server.w, y, clients.uniform * (omega / uploads.travel).squeeze(1), server.c)
         c = server.c + gain * (clients.S / clients.N)
         return server.replace(w=theta + h, c=c, h=h, **last_models.renewed(server, uploads, theta))
+
+    def controls(self, server: State, clients: State) -> Controls:
+        return Controls(clients.c)
 
     def candidates(self, server: State) -> dict[str, Tensor]:
         return last_models.candidates(self.params, server)

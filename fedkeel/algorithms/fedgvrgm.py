@@ -25,6 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedkeel.algorithms.advanced import Controls
 from fedkeel.algorithms.contract import Algorithm, Clients, Law, Local, Message, Paper, Problem, Round, Uploads
 from fedkeel.algorithms.corrections import pull, shift
 from fedkeel.algorithms.server_steps import average, control_gain
@@ -92,6 +93,9 @@ class FedGVR(TwoPhases):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         w, c = server.w + self.mean_step(server, uploads), server.c + self.control_step(server, uploads)
         return server.replace(w=w, c=c).noting(eps=self.epsilon(server))
+
+    def controls(self, server: State, clients: State) -> Controls:
+        return Controls(clients.c)
 
     def control_step(self, server: State, uploads: Uploads) -> Tensor:
         clients = uploads.clients  # 1/N Σ_S ω_k δ_k [d]

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkeel.algorithms.advanced import Rule
+from fedkeel.algorithms.advanced import Controls, Rule
 from fedkeel.algorithms.contract import (
     Algorithm,
     AlgorithmParams,
@@ -105,6 +105,9 @@ class FedPvr(Algorithm):
             delta_c = moved / self._travel(uploads.travel, uploads.steps, round) - server.c
         c = server.c + average(delta_c, clients.uniform) * (clients.S / clients.N)
         return server.replace(w=average(uploads.y, clients.weights(self.params.weights)), c=c)
+
+    def controls(self, server: State, clients: State) -> Controls:
+        return Controls(clients.c, server.mask)
 
     def _mask(self, local: Local) -> Tensor:
         return local.problem.layout.mask(self.params.mask)

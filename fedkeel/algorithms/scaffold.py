@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
+from fedkeel.algorithms.advanced import Controls
 from fedkeel.algorithms.contract import (
     Algorithm,
     AlgorithmParams,
@@ -97,6 +98,9 @@ class Scaffold(Algorithm):
             change = control_gain(server.w, uploads.y, rates, shares.sum() * server.c)
         c = server.c + change * (clients.S / clients.N)
         return server.replace(w=towards(server.w, mean, self.params.eta_g), c=c)
+
+    def controls(self, server: State, clients: State) -> Controls:
+        return Controls(clients.c)
 
     @property
     def _uploads_c(self) -> bool:

@@ -45,6 +45,7 @@ class Moment(IntEnum):
     CANDIDATES = 4
     OBSERVE = 5
     PERSONAL = 6
+    CONTROLS = 7
 
 
 def generator(seed: int, purpose: Purpose, round: int = 0, client: int = 0, part: int = 0) -> np.random.Generator:
