@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from fedkeel.algorithms.registry import make_algorithm
     from fedkeel.algorithms.state import Message, State
-    from fedkeel.api import Run, conformal, run, train
+    from fedkeel.api import Run, conformal, read_run, run, train
     from fedkeel.check import check_algorithm
     from fedkeel.engine.settings import Faults, Training
     from fedkeel.engine.simulation import Simulation
@@ -63,6 +63,7 @@ _HOMES = {
     "conformal": "fedkeel.api",
     "load_model": "fedkeel.runs.directory",
     "make_algorithm": "fedkeel.algorithms.registry",
+    "read_run": "fedkeel.api",
     "run": "fedkeel.api",
     "train": "fedkeel.api",
 }
@@ -92,6 +93,7 @@ __all__ = [
     "data",
     "load_model",
     "make_algorithm",
+    "read_run",
     "run",
     "train",
 ]

@@ -27,11 +27,14 @@ from fedkeel.errors import InputError, as_html, check_seed, invalid, printable, 
 from fedkeel.learning.losses import Loss, as_loss
 from fedkeel.learning.metrics import as_metrics
 from fedkeel.learning.task import Score
+from fedkeel.measure import at_clients
+from fedkeel.measure.at_clients import Newcomers, OwnModels
 from fedkeel.measure.conformal import Conformal, Method
 from fedkeel.measure.conformal import conformal as measured_sets
 from fedkeel.measure.prediction_sets import prediction_sets
 from fedkeel.measure.settings import Measuring
 from fedkeel.runs import directory as run_directory
+from fedkeel.runs.fairness import Fairness, fairness
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.history import History
 from fedkeel.runs.runner import Enough, Evaluation, Watcher
@@ -42,7 +45,10 @@ Target = Mapping[str, float] | Until | Enough
 
 @dataclass(frozen=True)
 class Run:
-    """A run that has ended: after its last round, when it had reached its target, or because it was stopped."""
+    """A run that has ended: after its last round, when it had reached its target, or because it was stopped.
+
+    ``read_run`` gives one of a directory as far as it has come.
+    """
 
     label: str
     simulation: Simulation
@@ -114,6 +120,32 @@ class Run:
         """
         return _prediction_sets(self.simulation, self.state, method, alpha, options)
 
+    def fairness(self) -> Fairness:
+        """How evenly clients are served: mean, worst tenth, spread and Jain's index of ``evaluate_clients``."""
+        return fairness([score.accuracy for score in self.evaluate_clients().values()])
+
+    def newcomers(self) -> Newcomers:
+        """What ``evaluate_clients`` finds at clients that never took part in the run, and at those that did."""
+        return at_clients.newcomers(self.simulation, self.state)
+
+    def fine_tuned(self, epochs: int = 1) -> OwnModels:
+        """Accuracy at each client, on its own test samples, before and after some epochs on its own training samples.
+
+        The run itself stays as it is. The learning rate is that of its last round; this costs about as much as
+        ``epochs`` epochs of all clients.
+        """
+        return at_clients.fine_tuned(self.simulation, self.state, arguments.whole("epochs", epochs, 1))
+
+    def local_only(self, rounds: int | None = None) -> OwnModels:
+        """Accuracy at each client, on its own test samples, of the global model and of one that it trains alone.
+
+        Each starts from the initial model and takes as many steps as in ``rounds`` rounds of the run: by default as
+        many rounds as clients took part in on average, so that this costs as much as the run did.
+        """
+        if rounds is None:
+            rounds = max(1, round(sum(one.clients for one in self.history.rounds) / self.simulation.N))
+        return at_clients.local_only(self.simulation, self.state, arguments.whole("rounds", rounds, 1))
+
     def state_dict(self) -> dict[str, Tensor]:
         """The global model for ``torch.nn.Module.load_state_dict``."""
         return self.simulation.task.state_dict(self.state.server.w, self.state.b)
@@ -145,6 +177,17 @@ def conformal(
     data_dir = None if data_dir is None else arguments.path("data_dir", data_dir)
     simulation, state, _ = stored.read_run(folder, data_dir, arguments.flag("allow_plugins", allow_plugins))
     return _prediction_sets(simulation, state, method, alpha, options)
+
+
+def read_run(directory: str | Path, *, data_dir: str | Path | None = None, allow_plugins: bool = False) -> Run:
+    """The run of an experiment in a directory, as far as it has come, to look at; nothing is written.
+
+    Its data must be those that it began with. A run that is not at its last round counts as ``stopped``.
+    """
+    folder = arguments.path("directory", directory)
+    data_dir = None if data_dir is None else arguments.path("data_dir", data_dir)
+    simulation, state, history = stored.read_run(folder, data_dir, arguments.flag("allow_plugins", allow_plugins))
+    return Run(folder.name, simulation, state, history, folder, session.why(simulation, state, history))
 
 
 def _prediction_sets(

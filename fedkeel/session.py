@@ -178,9 +178,14 @@ def _executed(
     watch, stop, keep = listeners.watch, listeners.stop, settled.run.checkpoint_every
     look = DriftWatch(simulation, settled.measure) if settled.measure.every else None
     state, history = execute(simulation, settled.evaluation, store, watch, state, history, stop, keep, until, look)
-    if said or reached(simulation.training.until, history) is not None:
-        return Ending(state, history, "until")
-    return Ending(state, history, "finished" if state.t >= simulation.training.rounds else "stopped")
+    return Ending(state, history, "until" if said else why(simulation, state, history))
+
+
+def why(simulation: Simulation, state: RunState, history: History) -> Why:
+    """Why a run is where it is, unless a function ended it."""
+    if reached(simulation.training.until, history) is not None:
+        return "until"
+    return "finished" if state.t >= simulation.training.rounds else "stopped"
 
 
 def _opened(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from fedkeel.cli.main import complain, print_json
+from fedkeel.cli.main import complain, print_json, without_nan
 from fedkeel.cli.screen import say, show_table
 from fedkeel.report.groups import CONFIDENCE, FEWEST, WINDOW, Comparison, Difference, Group, compare_groups, read
 
@@ -16,7 +15,7 @@ def show_comparison(directories: list[Path], target: float, base: str | None, as
     """A table, the paired differences, and before them what a reader must know."""
     found = compare_groups([read(directory) for directory in directories], target, base)
     if as_json:
-        print_json(_without_nan(asdict(found)))
+        print_json(without_nan(asdict(found)))
         return
     for warning in found.warnings:
         complain(f"warning: {warning}")
@@ -63,12 +62,3 @@ def _difference(found: Difference) -> str:
     return (
         mean if found.low is None or found.high is None else f"{mean} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
     )
-
-
-def _without_nan(value: Any) -> Any:
-    """JSON knows no NaN."""
-    if isinstance(value, dict):
-        return {key: _without_nan(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(one) for one in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

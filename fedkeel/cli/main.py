@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 import warnings
 from pathlib import Path
@@ -292,6 +293,27 @@ def conformal(
 
 
 @app.command()
+def measure(
+    run: Annotated[Path, typer.Argument(help="The directory of a run; it may be going on.", callback=usable)],
+    target: Annotated[
+        float | None, typer.Option(help="Rounds and bytes to this test accuracy, in [0, 1].", min=0, max=1)
+    ] = None,
+    fine_tune: Annotated[
+        int, typer.Option(help="Epochs of fine-tuning at every client; 0: none.", metavar="EPOCHS", min=0)
+    ] = 0,
+    local_only: Annotated[
+        bool, typer.Option("--local-only", help="Also train every client alone; takes as long as the run did.")
+    ] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """What a run comes to: accuracies, bytes, time, drift, and what its model is worth to each client."""
+    from fedkeel.cli.measure import show_measures
+
+    show_measures(run, target, fine_tune, local_only, data_dir, as_json)
+
+
+@app.command()
 def bench(
     work: Annotated[
         str, typer.Option(help="W1 logistic regression, W2 two hidden layers, W3 LeNet, W4 a wider CNN.")
@@ -324,3 +346,12 @@ def print_json(value: Any) -> None:
     """JSON on standard output; whatever a terminal would obey is escaped as JSON does it."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     print("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
+
+
+def without_nan(value: Any) -> Any:
+    """A value for JSON, which knows no NaN."""
+    if isinstance(value, dict):
+        return {key: without_nan(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(one) for one in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

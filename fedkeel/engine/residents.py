@@ -56,10 +56,12 @@ class Residents:
         )
 
     def scores(self, question: Question) -> dict[int, Score]:
-        task, models = self.equipment.task, self._personal(question)
+        task, models = self.equipment.task, self.personal(question)
         found = {}
         for row, client in enumerate(question.ids):
             x, y = self._asked(question, row, client)
+            if not len(y):  # of a client without test samples of its own, where others have some
+                continue
             w = question.w if models is None else models[row]
             b = self.buffers_of(client, question.b) if question.own_buffers else question.b
             seeds = part_seeds(self.equipment.seed, question.purpose, question.t, client)
@@ -93,7 +95,7 @@ class Residents:
         asked = question.positions[row].to(y.device)
         return x[asked], y[asked]
 
-    def _personal(self, question: Question) -> Tensor | None:
+    def personal(self, question: Question) -> Tensor | None:
         """The models [K, d] that the asked clients use themselves, where these differ from the global one."""
         if question.server is None:
             return None

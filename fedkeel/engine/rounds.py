@@ -199,7 +199,7 @@ class Rounds:
     def evaluate_clients(self, state: RunState) -> dict[int, Score]:
         """What each client would use, on its own test samples (its training samples where it has no test set)."""
         on: About = "own" if self.client_split(state) == "test" else "train"
-        return self._scores(state, self._question(state, on))
+        return self._scores(state, self.question_to_all(state, on))
 
     def client_split(self, state: RunState) -> str:
         """What ``evaluate_clients`` is about: ``test`` where clients have test samples of their own, else ``train``."""
@@ -222,7 +222,7 @@ class Rounds:
         """The mean over all clients of what their own models score on the whole test set."""
         if not self.server.tells_clients_apart(state.at_server):
             return None
-        scores = list(self._scores(state, self._question(state, "test")).values())
+        scores = list(self._scores(state, self.question_to_all(state, "test")).values())
         accuracy = sum(score.accuracy for score in scores) / len(scores)
         loss = sum(score.loss for score in scores) / len(scores)
         names = [name for name in self.task.metrics if all(name in score.metrics for score in scores)]
@@ -250,7 +250,7 @@ class Rounds:
             )
         return found
 
-    def _question(self, state: RunState, on: About) -> Question:
+    def question_to_all(self, state: RunState, on: About) -> Question:
         """To every client, about the model that it would use."""
         server = state.server if self.server.tells_clients_apart(state.at_server) else None
         return replace(self.server.question(state.at_server, range(self.N), on), server=server)

@@ -23,8 +23,8 @@ WORK = {"training.epochs", "training.steps"}
 
 
 def resolved(experiment: config.Experiment) -> dict[str, Any]:
-    """An experiment as records hold it: everything but its name and who computes it."""
-    return experiment.model_dump(exclude_none=True, exclude={"name", "run"})
+    """An experiment as records hold it: everything but its name, who computes it, and who looks on."""
+    return experiment.model_dump(exclude_none=True, exclude={"name", "run", "measure"})
 
 
 def differs(run: Planned, record: Record, leader: Record | None = None) -> str:

@@ -274,13 +274,13 @@ def _made(paper: Paper, setting: str, method: str, scale: Scale, seed: int) -> P
 def key(experiment: config.Experiment, like: Planned | None = None, sets: Sequence[tuple[str, Any]] = ()) -> str:
     """SHA-256 over all that decides the numbers of a run, and nothing that decides only how many of them there are.
 
-    Names, ``run.*``, ``training.until`` and (unless the learning rate follows a cosine over them) ``training.rounds``
-    are left out, as are fields at their defaults, so that a field that is added later changes no key. A run that
-    shares another's work has that run's key and length in it, and one of which prediction sets are measured their
-    options: they are those of its last round, so that its rounds belong to it as well.
+    Names, ``run.*``, ``measure.*``, ``training.until`` and (unless the learning rate follows a cosine over them)
+    ``training.rounds`` are left out, as are fields at their defaults, so that a field that is added later changes no
+    key. A run that shares another's work has that run's key and length in it, and one of which prediction sets are
+    measured their options: they are those of its last round, so that its rounds belong to it as well.
     """
     table = experiment.model_dump(exclude_defaults=True)
-    for name in ("name", "run"):
+    for name in ("name", "run", "measure"):
         table.pop(name, None)
     training = dict(table.get("training", {}))
     training.pop("until", None)

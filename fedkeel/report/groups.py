@@ -19,16 +19,25 @@ from fedkeel import sweeps
 from fedkeel.data.digest import WHAT
 from fedkeel.errors import DataError, InputError, named, unknown
 from fedkeel.runs import same_data, same_model
+from fedkeel.runs.history import WINDOW as WINDOW
 from fedkeel.runs.history import History
 from fedkeel.runs.reported import Reported
 from fedkeel.runs.store import Store
 
-WINDOW = 5
-"""Evaluations that the smoothed accuracy is the mean of."""
 CONFIDENCE = 0.95
 FEWEST = 3
 """Seeds from which an interval is given; with fewer it would say nothing."""
-_NO_SETTING = ("name", "seed", "run.workers", "run.threads", "run.checkpoint_every", "run.memory_mb")
+_NO_SETTING = (
+    "name",
+    "seed",
+    "measure.every",
+    "measure.clients",
+    "run.workers",
+    "run.threads",
+    "run.checkpoint_every",
+    "run.memory_mb",
+)
+"""Fields that no result depends on, and the seed."""
 _OF_THE_SEED = ("partition", "client tests", "validation")
 """What of the data a seed may decide."""
 
