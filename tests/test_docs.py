@@ -15,9 +15,11 @@ from docs.make_pages import build, stale
 from docs.pages.data import NOTES, PAGES
 from docs.pages.measure import Case, measure, measure_all
 from fedkeel import config
+from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.check import check_algorithm, check_law
 from fedkeel.engine.settings import Faults
+from fedkeel.measure.settings import Measuring
 
 ROOT = Path(__file__).parents[1]
 
@@ -209,7 +211,12 @@ def test_the_command_of_a_page_is_valid(name: str) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "docs" / "adding-an-algorithm.md", ROOT / "docs" / "faults.md", *PAGES.glob("*.md")]:
+    for page in [
+        ROOT / "docs" / "adding-an-algorithm.md",
+        ROOT / "docs" / "faults.md",
+        ROOT / "docs" / "measurements.md",
+        *PAGES.glob("*.md"),
+    ]:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
@@ -259,6 +266,29 @@ def test_the_page_on_faults(capsys: pytest.CaptureFixture[str]) -> None:
         assert said.strip("[]`") == default.removesuffix(".0"), name
     last = text.split("## What each algorithm does")[1]
     assert [cls.title for cls in ALGORITHMS.values() if cls.title not in last] == []
+
+
+def test_the_page_on_measurements(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its code runs, names everything that a run keeps, and says rightly who has control variates and corrections."""
+    page = ROOT / "docs" / "measurements.md"
+    text = page.read_text(encoding="utf-8")
+    (code,) = blocks(page)
+    names: dict[str, Any] = {"__name__": "measurements"}
+    exec(code, names)
+    assert capsys.readouterr().out.startswith("{2: ")
+    history = names["run"].history
+    kept = {name.partition("/")[0] for name in [*history.names, *history.times[2]]}
+    assert len(kept) > 10
+    assert [name for name in kept if f"`{name}" not in text] == []
+    (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert config.expand(tomllib.loads(toml), [])[0].measure == Measuring(every=10, clients=50)
+    with_controls, with_corrections = re.findall(r"\n\* `.*?: (FedProx,.*?|SCAFFOLD,.*?)\. ", text, re.DOTALL)
+    titles = {cls.title: cls for cls in ALGORITHMS.values()}
+    assert set(re.split(r",\s+|\s+and\s+", with_controls)) == {
+        title for title, cls in titles.items() if cls.controls is not Algorithm.controls
+    }
+    for title in re.split(r",\s+", with_corrections.removesuffix(" and their kin")):
+        assert titles[title].correction is not Algorithm.correction
 
 
 def test_the_example_of_faults_is_valid() -> None:
