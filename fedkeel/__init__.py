@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fedkeel.errors import DivergedError, FedkeelError
     from fedkeel.learning.staged import Staged
     from fedkeel.learning.task import Task
+    from fedkeel.plots import plot
     from fedkeel.runs.directory import load_model
 
 _HOMES = {
@@ -63,6 +64,7 @@ _HOMES = {
     "conformal": "fedkeel.api",
     "load_model": "fedkeel.runs.directory",
     "make_algorithm": "fedkeel.algorithms.registry",
+    "plot": "fedkeel.plots",
     "read_run": "fedkeel.api",
     "run": "fedkeel.api",
     "train": "fedkeel.api",
@@ -93,6 +95,7 @@ __all__ = [
     "data",
     "load_model",
     "make_algorithm",
+    "plot",
     "read_run",
     "run",
     "train",

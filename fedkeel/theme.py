@@ -6,12 +6,14 @@ apart in grey. Altair is imported only when a picture is drawn.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedkeel.errors import invalid
+from fedkeel.errors import InputError, invalid
 
 INK, FAINT, GRID, BAR = "#1f2933", "#6b7682", "#e9edf1", "#9db4c8"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#4d4d4d", "#7f3b08", "#a0a000")
@@ -81,15 +83,49 @@ def apart(heights: Mapping[str, float], least: float, low: float, high: float) -
     }
 
 
+def check_suffix(path: Path) -> str:
+    """The kind of file that a name asks for: one of ``SUFFIXES``."""
+    kind = path.suffix.lower().lstrip(".")
+    if kind not in SUFFIXES:
+        raise invalid("chart path", f"a file name ending in {', '.join('.' + s for s in SUFFIXES)}", str(path))
+    return kind
+
+
 def save_chart(chart: Any, path: str | os.PathLike[str]) -> Path:
     """Write a chart as ``.png``, ``.svg``, ``.pdf`` or ``.html``, by the suffix of ``path``."""
     target = Path(path)
-    kind = target.suffix.lower().lstrip(".")
-    if kind not in SUFFIXES:
-        raise invalid("chart path", f"a file name ending in {', '.join('.' + s for s in SUFFIXES)}", str(target))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if kind == "html":
-        chart.save(str(target), inline=True)  # the page must work without a network
-    else:
-        chart.save(str(target), format=kind, scale_factor=2 if kind == "png" else 1)
+    kind = check_suffix(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "html":
+            target.write_text(as_page(chart), encoding="utf-8")
+        else:
+            chart.save(str(target), format=kind, scale_factor=2 if kind == "png" else 1)
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error.strerror}; choose another place.") from None
     return target
+
+
+def as_page(chart: Any) -> str:
+    """A chart as a whole HTML page with tooltips, which loads nothing from a network.
+
+    Names of runs may be anything: in the specification no ``<`` stands as such, so that none can end the script.
+    """
+    spec = json.dumps(chart.to_dict()).replace("<", "\\u003c")
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>fedkeel</title>\n'
+        f'</head>\n<body>\n<div id="picture"></div>\n<script type="module">\n{_viewer()}\nembed({spec});\n</script>\n'
+        "</body>\n</html>\n"
+    )
+
+
+@cache
+def _viewer() -> str:
+    """The program that draws a specification in a browser, whole."""
+    import vl_convert
+
+    actions = "{export: true, source: false, compiled: false, editor: false}"
+    options = f"{{renderer: 'svg', mode: 'vega-lite', actions: {actions}}}"
+    start = f"window.embed = (spec) => vegaEmbed('#picture', spec, {options});"
+    return str(vl_convert.javascript_bundle(start))

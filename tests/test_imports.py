@@ -16,8 +16,10 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {"algorithms", "learning", "state", "data"},
     "runs": {"engine", "algorithms", "learning", "state", "data"},
     "measure": {"engine", "algorithms", "learning", "state", "data"},
-    "report": {"runs", "data", "sweeps"},
-    "papers": {"api", "build", "config", "measure", "runs", "engine", "algorithms", "learning", "data"},
+    "comparison": {"runs", "data", "sweeps"},
+    "plots": {"api", "build", "calls", "changes", "config", "stored"}
+    | {"comparison", "measure", "runs", "engine", "algorithms", "data"},
+    "papers": {"api", "build", "config", "plots", "measure", "runs", "engine", "algorithms", "learning", "data"},
     "bench": {"build", "runs", "engine", "algorithms", "learning", "state", "data"},
 }
 """What each part may import, itself aside."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedkeel.cli.main import complain, print_json, without_nan
 from fedkeel.cli.screen import say, show_table
-from fedkeel.report.groups import CONFIDENCE, FEWEST, WINDOW, Comparison, Difference, Group, compare_groups, read
+from fedkeel.comparison.groups import CONFIDENCE, FEWEST, WINDOW, Comparison, Difference, Group, compare_groups, read
 
 
 def show_comparison(directories: list[Path], target: float, base: str | None, as_json: bool) -> None:

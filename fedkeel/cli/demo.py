@@ -11,10 +11,11 @@ from fedkeel import api, build, config
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.cli.scenes import SCENES, Outcome, Scene, outcome
 from fedkeel.cli.screen import Life, comparison_table, console, say, show_table, wrapped
+from fedkeel.comparison.histories import compare
 from fedkeel.data import save_chart
 from fedkeel.errors import InputError
-from fedkeel.report.comparison import compare
-from fedkeel.report.curves import curves_chart, panels_chart
+from fedkeel.plots import chart
+from fedkeel.plots.learning import panels
 from fedkeel.runs import directory as run_directory
 from fedkeel.runs.history import History
 
@@ -55,9 +56,10 @@ def run_demo(out: Path, most: int | None, seed: int, quiet: bool) -> None:
     rounds = most or ROUNDS
     scenes = [(scene, _play(scene, out, most or scene.rounds, seed, quiet)) for scene in SCENES]
     histories = _all_in_one(out, rounds, seed, quiet)
-    panels = {" and ".join(scene.titles): runs for scene, runs in scenes}
-    save_chart(panels_chart(panels, "The papers' own settings in small"), out / "papers.png")
-    picture = _draw(histories, out, rounds, seed)
+    shown = {" and ".join(scene.titles): _folders(scene, out) for scene in SCENES}
+    save_chart(panels(shown, "The papers' own settings in small"), out / "papers.png")
+    common = {ALGORITHMS[name].title: out / name for name in SHOWN}
+    picture = save_chart(chart(common, "accuracy", target=TARGET), out / "curves.png")
     say("")
     show_table(
         ["own setting", "beside", ("mean over rounds", "right"), ("at the end", "right"), "claim"],
@@ -81,14 +83,19 @@ def _play(scene: Scene, out: Path, rounds: int, seed: int, quiet: bool) -> dict[
         say((own, "bold"), f" ({paper.authors}, {paper.year}): {scene.claim}.")
         say(wrapped(f"{scene.small}.", "  "), style="dim")
     histories = {}
-    for title, given in zip((own, baseline), scene.experiments(rounds, seed), strict=True):
+    for (title, folder), given in zip(_folders(scene, out).items(), scene.experiments(rounds, seed), strict=True):
         (experiment,) = config.expand(given, [])
         with Life(experiment.training.rounds, quiet=quiet, name=title) as life:
-            folder = out / "papers" / scene.algorithm / experiment.algorithm.name
             histories[title] = api.run(experiment, folder, watch=life).history
     if not quiet:
         say(wrapped(_sentence(scene, outcome(scene, histories[own], histories[baseline])), "  "))
     return histories
+
+
+def _folders(scene: Scene, out: Path) -> dict[str, Path]:
+    """Where the runs of a scene are, the method's first, by title."""
+    names = (scene.algorithm, scene.baseline)
+    return {title: out / "papers" / scene.algorithm / name for title, name in zip(scene.titles, names, strict=True)}
 
 
 def _sentence(scene: Scene, end: Outcome) -> str:
@@ -143,9 +150,3 @@ def _make_room(out: Path) -> None:
         raise InputError(
             f"the folder {out} cannot be made ready: {error.strerror} ({error.filename}); choose another with --out."
         ) from None
-
-
-def _draw(histories: dict[str, History], out: Path, rounds: int, seed: int) -> Path:
-    subtitle = f"MNIST-5k, 50 clients, Dirichlet 0.3, 20 % a round, 2NN, seed {seed}; dashed: {TARGET:.0%}"
-    chart = curves_chart(histories, f"Test accuracy over {rounds} rounds", subtitle, TARGET)
-    return save_chart(chart, out / "curves.png")

@@ -277,6 +277,33 @@ def compare_runs(
 
 
 @app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="Directories of runs, or folders of them.", callback=usable)],
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="accuracy, loss, rounds, bytes, drift, drift-layers, values, fairness, conformal or partition."
+        ),
+    ] = "accuracy",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The file: .png, .svg, .pdf or .html; absent: KIND.png.", callback=usable),
+    ] = None,
+    target: Annotated[float | None, typer.Option(help="Test accuracy to be reached, in [0, 1].", min=0, max=1)] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(help="Of kind values: what to draw, such as tau (may be repeated).")
+    ] = None,
+    band: Annotated[str | None, typer.Option(help="What seeds spread over: range (smallest to largest) or sd.")] = None,
+    method: Annotated[str | None, typer.Option(help="Of kind conformal: lac, aps or raps.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Draw runs: learning curves, rounds, bytes, drift, …; seeds of the same settings are one line with a band."""
+    from fedkeel.cli.plot import draw_runs
+
+    draw_runs(runs, kind, out, data_dir, target=target, names=name or [], band=band, method=method)
+
+
+@app.command()
 def conformal(
     run: Annotated[Path, typer.Argument(help="The directory of a run; it may be going on.", callback=usable)],
     method: Annotated[str, typer.Option(help="lac, aps or raps.")] = "raps",

@@ -18,9 +18,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedkeel.comparison.histories import Row
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import printable
-from fedkeel.report.comparison import Row
 from fedkeel.runs.history import Measured
 from fedkeel.runs.runner import Progress as RoundProgress
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from fedkeel.data.partitions import RULES
 MOST_BUBBLE_CLASSES = 30  # beyond, bubbles are too small to compare and a heat map reads better
 
 
-def preview_chart(federation: Federation) -> Any:
+def preview_chart(federation: Federation, notes: Sequence[str] = ()) -> Any:
     """An Altair chart: bars for the client sizes above, samples per client and class below.
 
     Bubbles (area = samples) for few classes, a heat map for many; the width follows the number of clients.
+    ``notes`` are further lines below the title.
     """
     import altair as alt
 
@@ -67,10 +69,10 @@ def preview_chart(federation: Federation) -> Any:
         .properties(width=width, height=64)
     )
     chart = alt.vconcat(upper, lower.properties(width=width, height=height), spacing=10)
-    return _styled(chart, federation)
+    return _styled(chart, federation, notes)
 
 
-def _styled(chart: Any, federation: Federation) -> Any:
+def _styled(chart: Any, federation: Federation, notes: Sequence[str]) -> Any:
     facts = federation.describe()
     low, high = facts["size_min"], facts["size_max"]
     sizes = f"{low:,}" if low == high else f"{low:,} to {high:,}"
@@ -88,4 +90,4 @@ def _styled(chart: Any, federation: Federation) -> Any:
     settings = ", ".join(f"{key} {value}" for key, value in shown.items())
     rule = f"{name} ({settings})" if settings else name
     title = f"{federation.dataset.name} · {federation.N} clients · {rule}"
-    return theme.styled(chart, theme.heading(title, subtitle))
+    return theme.styled(chart, theme.heading(title, [subtitle, *notes]))

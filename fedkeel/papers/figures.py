@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +21,13 @@ from fedkeel.papers.measures import Summary, shown
 from fedkeel.papers.plan import said
 from fedkeel.papers.records import Record, Records
 from fedkeel.papers.toy import averaged, optimum
+from fedkeel.plots.lines import Curve, domain, lines, panel_title
+from fedkeel.plots.lines import curve as curve_of
+from fedkeel.plots.lines import notes as notes_of
 
 SIZES = {1: (620, 340), 2: (370, 270), 3: (290, 215)}
 """Width and height of a panel by how many stand in a row."""
 SMALL = (215, 190)
-LABEL = 14
-"""Pixels between the labels of two lines."""
-MOST_POINTS = 400
-"""Of a curve: about one for every pixel."""
 BAR, NUMBERS = 24, 80
 """Height of a row of bars, and the width of the numbers beside them."""
 ACCURACY = ("accuracy", "train_accuracy")
@@ -149,23 +148,7 @@ def _not_run(paper: Paper, panel: Panel, size: tuple[int, int]) -> Any:
     )
     words = frame.mark_text(color=theme.FAINT, fontSize=14, text="not run")
     words = words.encode(x=alt.value(size[0] / 2), y=alt.value(size[1] / 2))
-    return (ground + words).properties(width=size[0], height=size[1], title=_title(panel.title, below))
-
-
-def _title(title: str, below: str = "") -> Any:
-    import altair as alt
-
-    return alt.TitleParams(
-        title,
-        subtitle=below,
-        anchor="start",
-        fontSize=13,
-        fontWeight="normal",
-        color=theme.INK,
-        subtitleColor=theme.FAINT,
-        subtitleFontSize=11,
-        offset=8,
-    )
+    return (ground + words).properties(width=size[0], height=size[1], title=panel_title(panel.title, below))
 
 
 def _below(paper: Paper, panel: Panel, scale: Scale, missing: Sequence[str]) -> str:
@@ -186,34 +169,6 @@ def _below(paper: Paper, panel: Panel, scale: Scale, missing: Sequence[str]) -> 
 # -- Curves
 
 
-@dataclass(frozen=True)
-class _Curve:
-    """Mean, smallest and largest over seeds, by round (or by another number)."""
-
-    label: str
-    points: tuple[tuple[float, float, float, float], ...]
-    seeds: int
-    diverged: bool
-    strong: bool
-
-
-def _series(
-    label: str, found: Iterable[Sequence[tuple[int, float]]], upto: int, diverged: bool, strong: bool
-) -> _Curve | None:
-    """Over the rounds that all seeds have: a mean over fewer of them would jump where one ends."""
-    by_seed = [dict(one) for one in found]
-    if not by_seed:
-        return None
-    rounds = sorted(r for r in set.intersection(*(set(one) for one in by_seed)) if r <= upto)
-    every = max(1, math.ceil(len(rounds) / MOST_POINTS))
-    kept = sorted({*rounds[::every], *rounds[-1:]})
-    points = []
-    for r in kept:
-        values = [one[r] for one in by_seed]
-        points.append((r, statistics.fmean(values), min(values), max(values)))
-    return _Curve(label, tuple(points), len(by_seed), diverged, strong) if points else None
-
-
 def _known(record: Record, metric: str) -> list[tuple[int, float]]:
     rounds, values = record.series.get(metric, ((), ()))
     return [(r, v) for r, v in zip(rounds, values, strict=True) if v is not None and math.isfinite(v)]
@@ -232,22 +187,32 @@ def _curves(
     for line in panel.lines:
         found = runs(paper, line.setting, line.method, records, scale)
         upto = min(panel.rounds or budget(paper, line.setting, scale), budget(paper, line.setting, scale))
-        curve = _series(
+        curve = curve_of(
             line.label,
             (_known(record, panel.metric) for record in found),
             upto,
-            any(record.ended == "diverged" and record.rounds < upto for record in found),
-            _is_own(paper, panel, line),
+            diverged=any(record.ended == "diverged" and record.rounds < upto for record in found),
+            strong=_is_own(paper, panel, line),
         )
         if curve is None:
             missing.append(line.label)
         else:
             curves.append(curve)
-    title = _title(panel.title, _below(paper, panel, scale, missing))
+    title = panel_title(panel.title, _below(paper, panel, scale, missing))
     named = METRICS[panel.metric]
     as_percent = panel.metric in ACCURACY
-    chart = _lines(curves, order, size, columns, named, title, panel.log, as_percent, first=_own_labels(paper, panel))
-    return _Drawn(chart, _notes(curves))
+    chart = lines(
+        curves,
+        size,
+        named,
+        title,
+        order=order,
+        direct=columns <= 2,
+        log=panel.log,
+        percent=as_percent,
+        first=_own_labels(paper, panel),
+    )
+    return _Drawn(chart, notes_of(curves))
 
 
 def _sets(
@@ -260,8 +225,6 @@ def _sets(
     columns: int,
 ) -> _Drawn:
     """Mean size of prediction sets against their coverage; of several seeds, both are means."""
-    import altair as alt
-
     curves, missing = [], []
     for line in panel.lines:
         found = [one.sets for one in runs(paper, line.setting, line.method, records, scale) if one.sets]
@@ -275,29 +238,24 @@ def _sets(
             for level in zip(*found, strict=True)
         ]
         if points:
-            curves.append(_Curve(line.label, tuple(sorted(points)), len(found), False, _is_own(paper, panel, line)))
+            strong = _is_own(paper, panel, line)
+            curves.append(Curve(line.label, tuple(sorted(points)), len(found), strong=strong))
         else:
             missing.append(line.label)
     reached = [point[0] for curve in curves for point in curve.points] or [0.0, 1.0]
-    across = alt.X(
-        "round:Q",
-        title="coverage",
-        axis=alt.Axis(tickCount=5, format=".0%", grid=False, domain=True),
-        scale=alt.Scale(domain=[min(reached), max(reached)], nice=False),
+    chart = lines(
+        curves,
+        size,
+        "mean size of sets",
+        panel_title(panel.title, _below(paper, panel, scale, missing)),
+        order=order,
+        x_title="coverage",
+        x_format=".0%",
+        direct=columns <= 2,
+        first=_own_labels(paper, panel),
+        extent=(min(reached), max(reached)),
     )
-    title = _title(panel.title, _below(paper, panel, scale, missing))
-    first = _own_labels(paper, panel)
-    chart = _lines(curves, order, size, columns, "mean size of sets", title, first=first, across=across)
-    return _Drawn(chart, _notes(curves))
-
-
-def _notes(curves: Sequence[_Curve]) -> tuple[str, ...]:
-    notes = []
-    if any(curve.seeds > 1 for curve in curves):
-        notes.append("line: mean over seeds; band: smallest to largest")
-    if any(curve.diverged for curve in curves):
-        notes.append("cross: diverged")
-    return tuple(notes)
+    return _Drawn(chart, notes_of(curves))
 
 
 def _is_own(paper: Paper, panel: Panel, line: Line) -> bool:
@@ -308,118 +266,6 @@ def _is_own(paper: Paper, panel: Panel, line: Line) -> bool:
 
 def _own_labels(paper: Paper, panel: Panel) -> set[str]:
     return {line.label for line in panel.lines if _is_own(paper, panel, line)}
-
-
-def _lines(
-    curves: Sequence[_Curve],
-    order: Sequence[str],
-    size: tuple[int, int],
-    columns: int,
-    y_title: str,
-    title: Any,
-    log: bool = False,
-    percent: bool = False,
-    rules: Sequence[float] = (),
-    first: Collection[str] = (),
-    across: Any = None,
-) -> Any:
-    """Lines with bands; names at their ends where there is room for all, else in a legend that all panels share.
-
-    ``first`` are those that choose their colours first; ``across`` is the axis of what is not by round.
-    """
-    import altair as alt
-
-    width, height = size
-    low, high = _domain([v for c in curves for p in c.points for v in p[2:]] + list(rules), log)
-    axis = alt.Axis(tickCount=5)
-    if percent:
-        axis = alt.Axis(tickCount=5, format=".0%" if high - low > 0.05 else ".1%")
-    scale = alt.Scale(domain=[low, high], nice=False, type="log" if log else "linear")
-    y = alt.Y("mean:Q", title=y_title, axis=axis, scale=scale)
-    last = max((c.points[-1][0] for c in curves), default=1)
-    x = across or alt.X(
-        "round:Q",
-        title="round",
-        axis=alt.Axis(tickCount=5, tickMinStep=1, grid=False, domain=True),
-        scale=alt.Scale(domain=[0, last], nice=False),
-    )
-    looks = theme.looks(sorted(order, key=lambda name: name not in first))
-    direct = columns <= 2 and len(curves) * LABEL <= height
-    legend = (
-        None if direct else alt.Legend(title=None, symbolType="stroke", symbolOpacity=1, symbolFillColor="transparent")
-    )
-    domain = list(order)
-    colours = alt.Scale(domain=domain, range=[looks[n][0] for n in domain])
-    colour = alt.Color("line:N", legend=legend, scale=colours)
-    dash = alt.StrokeDash("line:N", legend=legend, scale=alt.Scale(domain=domain, range=[looks[n][1] for n in domain]))
-    points = [
-        {"line": c.label, "round": r, "mean": m, "low": lo, "high": hi, "width": 1 if c.strong else 0}
-        for c in curves
-        for r, m, lo, hi in c.points
-    ]
-    data = alt.Chart(alt.InlineData(values=points))
-    weight = alt.StrokeWidth(
-        "width:Q", legend=None, scale=alt.Scale(domain=[0, 1], range=[theme.LINE, theme.STRONG], type="linear")
-    )
-    tip = ["line:N", "round:Q", alt.Tooltip("mean:Q", format=".4g"), alt.Tooltip("low:Q"), alt.Tooltip("high:Q")]
-    layers = []
-    if rules:
-        rule = alt.Chart(alt.InlineData(values=[{"at": one} for one in rules])).mark_rule(
-            strokeDash=[4, 4], color=theme.FAINT
-        )
-        layers.append(rule.encode(y=alt.Y("at:Q", scale=scale)))
-    if any(c.seeds > 1 for c in curves):
-        band = data.mark_area(opacity=0.16)
-        layers.append(band.encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=colour))
-    layers.append(
-        data.mark_line(clip=True).encode(x=x, y=y, color=colour, strokeDash=dash, strokeWidth=weight, tooltip=tip)
-    )
-    broken = [{"line": c.label, "round": c.points[-1][0], "mean": c.points[-1][1]} for c in curves if c.diverged]
-    if broken:
-        cross = alt.Chart(alt.InlineData(values=broken)).mark_point(shape="cross", angle=45, filled=True, size=70)
-        layers.append(cross.encode(x=x, y=y, color=colour))
-    alone = [{"line": c.label, "round": c.points[0][0], "mean": c.points[0][1]} for c in curves if len(c.points) == 1]
-    if alone:  # a line through one point cannot be seen
-        dots = alt.Chart(alt.InlineData(values=alone)).mark_circle(size=40)
-        layers.append(dots.encode(x=x, y=y, color=colour))
-    if direct:
-        layers.append(_labels(curves, colour, scale, low, high, width, height, log))
-    return alt.layer(*layers).properties(width=width, height=height, title=title)
-
-
-def _labels(
-    curves: Sequence[_Curve], colour: Any, scale: Any, low: float, high: float, width: int, height: int, log: bool
-) -> Any:
-    import altair as alt
-
-    def up(value: float) -> float:
-        return math.log(value) if log else value
-
-    wanted = {c.label: up(c.points[-1][1]) for c in curves}
-    at = theme.apart(wanted, (up(high) - up(low)) * LABEL / height, up(low), up(high))
-    values = [{"line": name, "at": math.exp(place) if log else place} for name, place in at.items()]
-    return (
-        alt.Chart(alt.InlineData(values=values))
-        .mark_text(align="left", dx=6, fontSize=11)
-        .encode(
-            x=alt.value(width),
-            y=alt.Y("at:Q", scale=scale),
-            text="line:N",
-            color=colour,
-        )
-    )
-
-
-def _domain(values: Sequence[float], log: bool = False) -> tuple[float, float]:
-    """From the smallest to the largest value with a little room."""
-    known = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
-    if not known:
-        return (0.1, 1.0) if log else (0.0, 1.0)
-    low, high = min(known), max(known)
-    if log:
-        return low / 1.1, high * 1.1
-    room = 0.04 * (high - low) or 0.05 * abs(high) or 0.5
-    return low - (room if low < 0 or low > room else low), high + room
 
 
 # -- Bars
@@ -460,7 +306,7 @@ def _bars(paper: Paper, panel: Panel, records: Records, scale: Scale, size: tupl
     ]
     from_zero = panel.measure.kind == "rounds_to"
     shown_values = [v for row in rows for v in (row["low"], row["high"])] + [row["printed"] for row in printed]
-    low, high = _domain(shown_values)
+    low, high = domain(shown_values)
     low = 0.0 if from_zero else low
     axis = alt.Axis(tickCount=4, tickMinStep=1 if from_zero else 0, domain=False, grid=True)
     across = alt.Scale(domain=[low, high], nice=False)
@@ -485,7 +331,7 @@ def _bars(paper: Paper, panel: Panel, records: Records, scale: Scale, size: tupl
         notes.append("diamond: printed")
     if any(row["beyond"] for row in rows):
         notes.append("pale: not reached")
-    title = _title(panel.title, _below(paper, panel, scale, missing))
+    title = panel_title(panel.title, _below(paper, panel, scale, missing))
     return _Drawn(
         alt.layer(*layers).properties(width=size[0] - NUMBERS, height=_height(panel), title=title), tuple(notes)
     )
@@ -494,13 +340,13 @@ def _bars(paper: Paper, panel: Panel, records: Records, scale: Scale, size: tupl
 # -- What algorithms record of themselves
 
 
-def _value_curves(paper: Paper, panel: Panel, records: Records, scale: Scale) -> tuple[list[_Curve], list[str]]:
+def _value_curves(paper: Paper, panel: Panel, records: Records, scale: Scale) -> tuple[list[Curve], list[str]]:
     """One curve for every method, or for every client where the value is one of each (then of the first seed alone).
 
     Also which methods have none.
     """
     assert panel.value is not None
-    curves: list[_Curve] = []
+    curves: list[Curve] = []
     missing = []
     for line in panel.lines:
         found = [r for r in runs(paper, line.setting, line.method, records, scale) if panel.value in r.values]
@@ -510,7 +356,7 @@ def _value_curves(paper: Paper, panel: Panel, records: Records, scale: Scale) ->
         for client in clients:
             label = line.label if client is None else f"{'client' if _all_present(found[0]) else 'place'} {client + 1}"
             seeds = by_seed if client is None else by_seed[:1]
-            made = _series(label, [one.get(client, []) for one in seeds], upto, diverged=False, strong=False)
+            made = curve_of(label, [one.get(client, []) for one in seeds], upto)
             curves += [made] if made is not None else []
         missing += [] if clients else [line.label]
     return curves, missing
@@ -550,13 +396,14 @@ def _values(
     at = chosen.panels.index(panel) + 1
     claims = [claim for claim in chosen.claims if claim.value == panel.value and claim.panel in (None, at)]
     bounds = [claim.bound for claim in claims if claim.bound is not None]
-    title = _title(panel.title, _below(paper, panel, scale, missing))
-    chart = _lines(curves, order, size, columns, str(panel.value), title, log=panel.log, rules=bounds)
+    title = panel_title(panel.title, _below(paper, panel, scale, missing))
+    direct = columns <= 2
+    chart = lines(curves, size, str(panel.value), title, order=order, direct=direct, log=panel.log, rules=bounds)
     notes = ["dashed: the bound that is claimed"] if bounds else []
     notes += (
         ["lines of clients: the first seed"] if any(c.label.startswith(("client ", "place ")) for c in curves) else []
     )
-    return _Drawn(chart, (*_notes(curves), *notes))
+    return _Drawn(chart, (*notes_of(curves), *notes))
 
 
 # -- The toy
@@ -577,15 +424,23 @@ def _toy(paper: Paper, chosen: Exhibit) -> Any:
     order = [title for title, _, _ in cases]
     size = SIZES[2]
 
-    def curve(title: str, values: Sequence[float]) -> _Curve:
-        return _Curve(title, tuple((t, v, v, v) for t, v in enumerate(values)), 1, False, False)
+    def curve(title: str, values: Sequence[float]) -> Curve:
+        return Curve(title, tuple((t, v, v, v) for t, v in enumerate(values)), 1, False, False)
 
     weights = [curve(title, values) for title, values, _ in cases]
     gaps = [curve(title, [abs(v - goal) for v in values]) for title, values, _ in cases]
     truths = ", ".join(shown(truth) for _, _, truth in cases)
     panels = [
-        _lines(weights, order, size, 3, "global weight", _title(f"(a) weight; dashed: {goal:g}"), rules=[goal]),
-        _lines(gaps, order, size, 3, f"distance to {goal:g}", _title(f"(b) distance to {goal:g}")),
+        lines(
+            weights,
+            size,
+            "global weight",
+            panel_title(f"(a) weight; dashed: {goal:g}"),
+            order=order,
+            direct=False,
+            rules=[goal],
+        ),
+        lines(gaps, size, f"distance to {goal:g}", panel_title(f"(b) distance to {goal:g}"), order=order, direct=False),
     ]
     notes = [f"the losses' own optima: {truths}; the paper calls {goal:g} the optimum of both"]
     return _together(paper, chosen, panels, 1, 2, notes)

@@ -79,6 +79,19 @@ class Beginning:
     """In what a fork differs from its parent beside its settings."""
 
 
+@dataclass(frozen=True)
+class ClientScore:
+    """What a client would use after a round, on its own samples."""
+
+    round: int
+    client: int
+    split: str
+    """``test``: samples that it held out; ``train``: those that it trains on."""
+    accuracy: float
+    """In [0, 1]; NaN where no answer is right or wrong."""
+    loss: float
+
+
 class Store:
     """The database of one run."""
 
@@ -241,6 +254,12 @@ class Store:
                     if accuracies:
                         history.fairness[check.round] = fairness(accuracies)
         return history
+
+    def client_scores(self) -> list[ClientScore]:
+        """How clients did after every evaluated round; nothing where ``evaluation.clients`` was off."""
+        with self._reading():
+            found = [row for _, rows in ledger.walk(self._db) for row in rows["client_metrics"]]
+        return [ClientScore(*_floats(row)) for row in found]
 
     def events(self) -> list[Event]:
         """The run's diary, oldest first."""

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from fedkeel.errors import InputError
-from fedkeel.papers.figures import MOST_POINTS, draw
+from fedkeel.papers.figures import draw
 from fedkeel.papers.format import Paper
 from fedkeel.papers.records import Record
 from fedkeel.papers.toy import averaged, optimum
 from fedkeel.papers.verdicts import judge
+from fedkeel.plots.lines import MOST_POINTS
 from fedkeel.theme import save_chart
 from tests.papers.made import paper, record, records
 
@@ -130,7 +131,7 @@ CURVE = tuple(0.1 * t for t in range(1, 11))
 
 def test_a_curve_is_the_mean_of_its_seeds_between_the_smallest_and_the_largest(made: Paper) -> None:
     found = spec(made, "curves", record("feddc", CURVE), record("feddc", [v / 2 for v in CURVE], seed=1))
-    fifth = next(row for row in drawn(found, "mean") if row["round"] == 5)
+    fifth = next(row for row in drawn(found, "mean") if row["x"] == 5)
     assert [fifth[key] for key in ("line", "mean", "low", "high")] == ["FedDC", pytest.approx(0.375), 0.25, 0.5]
     assert "band: smallest to largest" in words(found)
 
@@ -171,13 +172,13 @@ def test_what_was_not_run_is_said_where_it_is_missing(made: Paper) -> None:
 
 def test_rounds_that_belong_to_another_exhibit_are_not_drawn(made: Paper) -> None:
     found = spec(made, "curves", record("feddc", (0.5,) * 30))
-    assert max(row["round"] for row in drawn(found, "mean")) == 10
+    assert max(row["x"] for row in drawn(found, "mean")) == 10
 
 
 def test_a_seed_that_ends_early_ends_the_mean(made: Paper) -> None:
     short = record("feddc", CURVE[:4], seed=1, ended="diverged")
     found = spec(made, "curves", record("feddc", CURVE), short)
-    assert max(row["round"] for row in drawn(found, "low")) == 4
+    assert max(row["x"] for row in drawn(found, "low")) == 4
     assert "cross: diverged" in words(found)
 
 
@@ -189,7 +190,7 @@ def test_the_reduced_scale_is_said(made: Paper) -> None:
 def test_a_long_curve_is_thinned_to_its_pixels_and_keeps_its_end(made: Paper) -> None:
     long = paper(FIGURES, made_head(rounds=3001))
     found = draw(long, long.exhibits["curves"], records(record("feddc", (0.5,) * 3001))).to_dict()
-    rounds = sorted({row["round"] for row in drawn(found, "mean")})
+    rounds = sorted({row["x"] for row in drawn(found, "mean")})
     assert len(rounds) <= MOST_POINTS + 1
     assert (rounds[0], rounds[-1]) == (1, 3001)
 
@@ -214,7 +215,7 @@ def test_values_of_clients_are_lines_of_their_own(made: Paper) -> None:
     found = spec(made, "values", record("feddc", CURVE, values=values), record("feddc", CURVE, seed=1, values=values))
     assert {row["line"] for row in drawn(found, "mean")} == {"client 1", "client 2", "FedDC"}
     assert [row["at"] for row in drawn(found, "at") if "line" not in row] == [1.0]  # the claimed bound
-    assert min(row["round"] for row in drawn(found, "mean") if row["line"] == "FedDC") == 2
+    assert min(row["x"] for row in drawn(found, "mean") if row["line"] == "FedDC") == 2
 
 
 def test_a_value_that_nobody_recorded_is_not_run(made: Paper) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedkeel.report.comparison import compare
+from fedkeel.comparison.histories import compare
 from fedkeel.runs.history import WINDOW, History, Measured, RoundSummary, Traffic
 
 

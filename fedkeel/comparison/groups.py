@@ -116,7 +116,7 @@ def read(directory: Path) -> Read:
             raise DataError(
                 f"the stored configuration of the run in {directory} is damaged; restore it from a copy."
             ) from None
-        settings = {field: value for field, value in _flat(table).items() if field not in _NO_SETTING}
+        settings = {field: value for field, value in by_field(table).items() if field not in _NO_SETTING}
         model = same_model.recorded(store)
         layers = None if model is None else f"{model.layers} {sorted(model.tensors.items())} {model.loss}"
         seed, rounds = table.get("seed", 0), settings.get("training.rounds")
@@ -126,16 +126,21 @@ def read(directory: Path) -> Read:
 
 def compare_groups(runs: Sequence[Read], target: float, base: str | None = None) -> Comparison:
     """Groups over a base (a group, an algorithm or a run by name; absent: the group of the first run)."""
-    grouped = _grouped(runs)
-    warnings = [*_check_data(runs), *_check_models(grouped), *_check_settings(runs), *_check_rounds(runs)]
-    chosen = next(iter(grouped)) if base is None else _base(grouped, base)
+    by_name = grouped(runs)
+    warnings = check_comparable(runs)
+    chosen = next(iter(by_name)) if base is None else _base(by_name, base)
     groups = tuple(
-        _group(name, of_group, grouped[chosen], target, name == chosen) for name, of_group in grouped.items()
+        _group(name, of_group, by_name[chosen], target, name == chosen) for name, of_group in by_name.items()
     )
     for group in groups:
         if group.name != chosen and not group.over_base:
             warnings.append(f"{group.name} has no seed in common with {chosen}, so nothing of it is paired.")
     return Comparison(target, chosen, groups, tuple(warnings))
+
+
+def check_comparable(runs: Sequence[Read]) -> list[str]:
+    """What a reader must know of runs side by side; those on other data are refused."""
+    return [*_check_data(runs), *_check_models(runs), *_check_settings(runs), *_check_rounds(runs)]
 
 
 def _group(name: str, runs: Mapping[int, Read], base: Mapping[int, Read], target: float, is_base: bool) -> Group:
@@ -199,7 +204,7 @@ def paired(differences: Sequence[float]) -> Difference:
     return Difference(mean, count, mean - half, mean + half)
 
 
-def _grouped(runs: Sequence[Read]) -> dict[str, dict[int, Read]]:
+def grouped(runs: Sequence[Read]) -> dict[str, dict[int, Read]]:
     """Runs by the name of their group and their seed, in the order given."""
     groups: list[dict[int, Read]] = []
     for run in runs:
@@ -229,18 +234,18 @@ def _grouped(runs: Sequence[Read]) -> dict[str, dict[int, Read]]:
     return dict(zip(names, groups, strict=True))
 
 
-def _base(grouped: Mapping[str, Mapping[int, Read]], wanted: str) -> str:
-    if wanted in grouped:
+def _base(by_name: Mapping[str, Mapping[int, Read]], wanted: str) -> str:
+    if wanted in by_name:
         return wanted
     fits = [
         name
-        for name, group in grouped.items()
+        for name, group in by_name.items()
         if any(wanted in (run.name, Path(run.name).name, run.settings.get("algorithm.name")) for run in group.values())
     ]
     if len(fits) > 1:
         raise InputError(f"--base {named(wanted)} may be {' or '.join(fits)}; name one of them in full.")
     if not fits:
-        raise unknown("group of runs", wanted, list(grouped))
+        raise unknown("group of runs", wanted, list(by_name))
     return fits[0]
 
 
@@ -272,8 +277,7 @@ def _differ(one: Read, two: Read, keys: Iterable[str]) -> list[str]:
     return [WHAT[key] for key in keys if before.get(key) != now.get(key)]
 
 
-def _check_models(grouped: Mapping[str, Mapping[int, Read]]) -> list[str]:
-    runs = [run for group in grouped.values() for run in group.values()]
+def _check_models(runs: Sequence[Read]) -> list[str]:
     warnings = [
         f"{r.name} kept no record of its model: whether it is the others' cannot be told."
         for r in runs
@@ -306,8 +310,9 @@ def _check_rounds(runs: Sequence[Read]) -> list[str]:
     return warnings
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def by_field(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables in tables by dotted field: ``training.lr``."""
+    fields: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
+        fields |= by_field(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return fields

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from fedkeel import api, config
 from fedkeel.cli.main import app
+from fedkeel.comparison.groups import Read, compare_groups, paired
 from fedkeel.errors import InputError
 from fedkeel.measure.settings import Measuring
-from fedkeel.report.groups import Read, compare_groups, paired
 from fedkeel.runs.history import History, Measured, RoundSummary
 
 
