@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fedkeel.errors import DivergedError, FedkeelError
     from fedkeel.learning.staged import Staged
     from fedkeel.learning.task import Task
+    from fedkeel.pages import report
     from fedkeel.plots import plot
     from fedkeel.runs.directory import load_model
 
@@ -66,6 +67,7 @@ _HOMES = {
     "make_algorithm": "fedkeel.algorithms.registry",
     "plot": "fedkeel.plots",
     "read_run": "fedkeel.api",
+    "report": "fedkeel.pages",
     "run": "fedkeel.api",
     "train": "fedkeel.api",
 }
@@ -97,6 +99,7 @@ __all__ = [
     "make_algorithm",
     "plot",
     "read_run",
+    "report",
     "run",
     "train",
 ]

@@ -33,6 +33,41 @@ def looks(names: Sequence[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
     }
 
 
+PAPER, NIGHT = "#ffffff", "#14181d"
+"""Grounds of light and dark pages."""
+LEGIBLE = 4.5
+"""Least contrast of text to its ground (WCAG 2, level AA)."""
+
+
+def contrast(one: str, two: str) -> float:
+    """Between two colours, from 1 to 21."""
+    low, high = sorted((_luminance(one), _luminance(two)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@cache
+def legible(colour: str, ground: str = PAPER) -> str:
+    """The colour, as much darker or lighter as text on a ground must be to be read."""
+    towards = 0 if _luminance(ground) > 0.5 else 255
+    parts = _parts(colour)
+    for step in range(101):
+        mixed = [round(part + (towards - part) * step / 100) for part in parts]
+        found = "#" + "".join(f"{part:02x}" for part in mixed)
+        if contrast(found, ground) >= LEGIBLE:
+            return found
+    return INK if towards == 0 else PAPER
+
+
+def _parts(colour: str) -> list[int]:
+    return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+
+
+def _luminance(colour: str) -> float:
+    shares = [part / 255 for part in _parts(colour)]
+    red, green, blue = (s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
 def heading(title: str, subtitle: str | Sequence[str] = "") -> Any:
     """The title of a whole picture, at its left edge."""
     import altair as alt

@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "comparison": {"runs", "data", "sweeps"},
     "plots": {"api", "build", "calls", "changes", "config", "stored"}
     | {"comparison", "measure", "runs", "engine", "algorithms", "data"},
+    "pages": {"plots", "comparison", "runs", "data", "sweeps"},
     "papers": {"api", "build", "config", "plots", "measure", "runs", "engine", "algorithms", "learning", "data"},
     "bench": {"build", "runs", "engine", "algorithms", "learning", "state", "data"},
 }

@@ -14,8 +14,10 @@ from fedkeel.cli.screen import Life, comparison_table, console, say, show_table,
 from fedkeel.comparison.histories import compare
 from fedkeel.data import save_chart
 from fedkeel.errors import InputError
+from fedkeel.pages import document
 from fedkeel.plots import chart
 from fedkeel.plots.learning import panels
+from fedkeel.plots.sources import choose
 from fedkeel.runs import directory as run_directory
 from fedkeel.runs.history import History
 
@@ -23,6 +25,8 @@ TARGET = 0.90
 ROUNDS = 30
 """Of the common comparison, unless told otherwise."""
 SHOWN = ("fedavg", "scaffold", "fedgvrgm", "fedveca", "gradma", "feddc", "fedpmvr")
+COMMON_KINDS = ("accuracy", "loss", "rounds", "bytes", "drift", "partition")
+"""Pictures of the common setting in the report."""
 MARK = "fedkeel-demo"
 
 
@@ -60,6 +64,7 @@ def run_demo(out: Path, most: int | None, seed: int, quiet: bool) -> None:
     save_chart(panels(shown, "The papers' own settings in small"), out / "papers.png")
     common = {ALGORITHMS[name].title: out / name for name in SHOWN}
     picture = save_chart(chart(common, "accuracy", target=TARGET), out / "curves.png")
+    report = _report(common, scenes, out)
     say("")
     show_table(
         ["own setting", "beside", ("mean over rounds", "right"), ("at the end", "right"), "claim"],
@@ -68,6 +73,9 @@ def run_demo(out: Path, most: int | None, seed: int, quiet: bool) -> None:
     say("")
     console.print(comparison_table(compare(histories, "FedAvg", TARGET), "FedAvg", TARGET))
     say(f"\nPictures: {picture}, {out / 'papers.png'}   Runs: {out}/   Time: {time.perf_counter() - began:.0f} s")
+    say(
+        ("Report: ", "bold"), f"{report} ({report.stat().st_size / 1e6:.1f} MB): everything in one file, for a browser."
+    )
     say(
         "Next: fedkeel algorithms feddc · fedkeel partition mnist5k --out clients.png · "
         "fedkeel run examples/mnist5k.toml"
@@ -111,6 +119,17 @@ def _summary(scene: Scene, histories: dict[str, History]) -> list[str]:
     end = outcome(scene, histories[own], histories[baseline])
     pairs = (f"{mine:.1%} / {theirs:.1%}" for mine, theirs in (end.mean, end.final))
     return [own, baseline, *pairs, end.verdict]
+
+
+def _report(common: dict[str, Path], scenes: list[tuple[Scene, dict[str, History]]], out: Path) -> Path:
+    """All runs in one page: the common setting with every picture, then a part for each paper."""
+    parts = [document.Part("One setting for all", choose(common), "It is nobody's own.", COMMON_KINDS)]
+    for scene, histories in scenes:
+        own, baseline = scene.titles
+        verdict = outcome(scene, histories[own], histories[baseline]).verdict
+        says = f"The claim: {scene.claim}. Here: {verdict}. {scene.small}."
+        parts.append(document.Part(f"{own} and {baseline}", choose(_folders(scene, out)), says, ("accuracy",)))
+    return document.write(out / "report.html", document.page(parts, TARGET, "The demo of fedkeel"))
 
 
 def _all_in_one(out: Path, rounds: int, seed: int, quiet: bool) -> dict[str, History]:

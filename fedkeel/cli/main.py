@@ -304,6 +304,20 @@ def plot(
 
 
 @app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Directories of runs, or folders of them.", callback=usable)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file, .html.", callback=usable)] = Path("report.html"),
+    target: Annotated[float, typer.Option(help="Test accuracy to be reached, in [0, 1].", min=0, max=1)] = 0.9,
+    title: Annotated[str, typer.Option(help="What stands above it all.")] = "Report of runs",
+    data_dir: DataDir = None,
+) -> None:
+    """Write a report of runs: tables, pictures, settings and how to repeat them, in one file that needs no network."""
+    from fedkeel.cli.plot import write_report
+
+    write_report(runs, out, target, title, data_dir)
+
+
+@app.command()
 def conformal(
     run: Annotated[Path, typer.Argument(help="The directory of a run; it may be going on.", callback=usable)],
     method: Annotated[str, typer.Option(help="lac, aps or raps.")] = "raps",

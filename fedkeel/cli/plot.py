@@ -1,4 +1,4 @@
-"""``fedkeel plot``: a picture of runs in a file."""
+"""``fedkeel plot`` and ``fedkeel report``: a picture of runs, or all that is known of them, in a file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkeel.cli.screen import say
+from fedkeel.pages import report
 from fedkeel.plots import chart
 from fedkeel.theme import check_suffix, save_chart
 
@@ -15,3 +16,9 @@ def draw_runs(runs: list[Path], kind: str, out: Path | None, data_dir: Path | No
     out = out or Path(f"{kind}.png")
     check_suffix(out)
     say(f"Picture: {save_chart(chart(runs, kind, data_dir=data_dir, **options), out)}")
+
+
+def write_report(runs: list[Path], out: Path, target: float, title: str, data_dir: Path | None) -> None:
+    """Write, and say where and how large."""
+    file = report(runs, out, target=target, title=title, data_dir=data_dir)
+    say(f"Report: {file} ({file.stat().st_size / 1e6:.2f} MB)")

@@ -24,7 +24,7 @@ NO_LOSS = "{runs} no test loss, because no round was evaluated yet; wait for one
 
 def accuracy(chosen: Chosen, options: Options) -> Figure:
     curves, lacking = group_curves(chosen, accuracies, options, NO_ACCURACY)
-    marked = () if options.target is None else (f"dashed: {options.target:.4g}",)
+    marked = () if options.target is None else (f"dashed: {100 * options.target:.4g} %",)
     told = (chosen.setting, *notes(curves, options.band), *marked, *lacking)
     return Figure("Test accuracy over rounds", told, (curves, options.target))
 
@@ -39,7 +39,7 @@ def traffic(chosen: Chosen, options: Options) -> Figure:
     """Accuracy against megabytes sent in both directions; where seeds sent different amounts, against their mean."""
     curves, lacking = group_curves(chosen, accuracies, options, NO_ACCURACY)
     moved = [_against_bytes(one, [sent(s.run.history) for s in chosen.groups[one.label]]) for one in curves]
-    marked = () if options.target is None else (f"dashed: {options.target:.4g}",)
+    marked = () if options.target is None else (f"dashed: {100 * options.target:.4g} %",)
     told = (chosen.setting, *notes(moved, options.band), *marked, *lacking)
     return Figure("Test accuracy against what was sent", told, (moved, options.target))
 

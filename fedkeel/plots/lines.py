@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -154,7 +154,8 @@ def lines(
     if alone:  # a line through one point cannot be seen
         layers.append(_marked(alone).mark_circle(size=40).encode(x=x, y=y, color=colour))
     if direct:
-        layers += _labels(curves, colour, x, scale, low, high, end, size, log)
+        inks = {name: theme.legible(looks[name][0]) for name in names}
+        layers += _labels(curves, inks, colour, x, scale, low, high, end, size, log)
     drawn = alt.layer(*layers).properties(width=width, height=height)
     return drawn if title is None else drawn.properties(title=title)
 
@@ -170,6 +171,7 @@ def _marked(values: Sequence[dict[str, Any]]) -> Any:
 
 def _labels(
     curves: Sequence[Curve],
+    inks: Mapping[str, str],
     colour: Any,
     x: Any,
     scale: Any,
@@ -179,7 +181,7 @@ def _labels(
     size: tuple[int, int],
     log: bool,
 ) -> list[Any]:
-    """Names at the right edge; a line that ends before it is led there."""
+    """Names at the right edge; a line that ends before it is led there. ``inks`` are what words are written in."""
     import altair as alt
 
     width, height = size
@@ -201,9 +203,10 @@ def _labels(
         ]
         led = _marked(ways).mark_line(strokeDash=[1, 3], strokeWidth=1, opacity=0.8)
         layers.append(led.encode(x=x, y=alt.Y("mean:Q", scale=scale), color=colour))
-    names = _marked([{"line": name, "at": height} for name, height in heights.items()])
+    names = _marked([{"line": name, "at": height, "ink": inks[name]} for name, height in heights.items()])
+    ink = alt.Color("ink:N", scale=None)
     text = names.mark_text(align="left", dx=6, fontSize=11)
-    layers.append(text.encode(x=alt.value(width), y=alt.Y("at:Q", scale=scale), text="line:N", color=colour))
+    layers.append(text.encode(x=alt.value(width), y=alt.Y("at:Q", scale=scale), text="line:N", color=ink))
     return layers
 
 

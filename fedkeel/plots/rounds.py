@@ -47,7 +47,7 @@ def rounds(chosen: Chosen, options: Options) -> Figure:
         told.append("bar: mean over seeds; line: fewest to most rounds")
     if not all(row["reached"] for row in rows):
         told.append("pale: not reached, so the bar is the rounds done")
-    return Figure(f"Rounds to a test accuracy of {options.target:.4g}", (*told, *absent(lacking)), rows)
+    return Figure(f"Rounds to a test accuracy of {100 * options.target:.4g} %", (*told, *absent(lacking)), rows)
 
 
 def draw_rounds(figure: Figure) -> Any:

@@ -38,6 +38,8 @@ class Source:
     """A run as pictures need it. What takes time to read is read when it is called for."""
 
     run: Read
+    place: Path | None
+    """Its directory; None where it is in memory alone."""
     scores: Callable[[], list[ClientScore]]
     federation: Callable[[], Federation]
     model: Callable[[], tuple[Simulation, RunState]]
@@ -71,21 +73,25 @@ class Chosen:
 def choose(runs: Given, data_dir: Path | None = None, allow_plugins: bool = False) -> Chosen:
     """The runs that are meant, in groups of seeds; they may be going on, and nothing is written."""
 
-    def made(given: object) -> list[Source]:
-        return [_source(one, data_dir, allow_plugins) for one in _listed(given)]
-
-    if isinstance(runs, Mapping):
-        named = {arguments.text("name of runs", name): tuple(made(given)) for name, given in runs.items()}
-        if not named or not all(named.values()):
-            raise invalid("runs", _ALLOWED, runs)
-        for name, group in named.items():
-            seeds = [source.run.seed for source in group]
-            if len(set(seeds)) < len(seeds):
-                raise InputError(f"runs under the name {name!r} must differ in their seed, got {seeds}.")
-        return Chosen(named)
-    sources = made(runs)
-    if not sources:
+    if not isinstance(runs, Mapping):
+        return in_groups([source_of(one, data_dir, allow_plugins) for one in listed(runs)])
+    named = {
+        arguments.text("name of runs", name): [source_of(one, data_dir, allow_plugins) for one in listed(given)]
+        for name, given in runs.items()
+    }
+    if not named or not all(named.values()):
         raise invalid("runs", _ALLOWED, runs)
+    for name, group in named.items():
+        seeds = [source.run.seed for source in group]
+        if len(set(seeds)) < len(seeds):
+            raise InputError(f"runs under the name {name!r} must differ in their seed, got {seeds}.")
+    return Chosen({name: tuple(group) for name, group in named.items()})
+
+
+def in_groups(sources: Sequence[Source]) -> Chosen:
+    """Runs that differ in their seed alone together, in the order given."""
+    if not sources:
+        raise invalid("runs", _ALLOWED, [])
     by_run = {id(source.run): source for source in sources}
     groups = grouped([source.run for source in sources])
     return Chosen(
@@ -99,13 +105,13 @@ def _titled(name: str, group: Mapping[int, Read]) -> str:
     return ALGORITHMS[algorithm].title + name.removeprefix(algorithm) if algorithm in ALGORITHMS else name
 
 
-def _listed(given: object) -> list[Run | Path]:
+def listed(given: object) -> list[Run | Path]:
     """Every run that is meant, in order."""
     if isinstance(given, Run):
         return [given]
     if isinstance(given, str | os.PathLike):
         return list(directories(arguments.path("run", given)))
-    return [run for one in arguments.listed("runs", given, _ALLOWED) for run in _listed(one)]
+    return [run for one in arguments.listed("runs", given, _ALLOWED) for run in listed(one)]
 
 
 def directories(folder: Path) -> list[Path]:
@@ -127,10 +133,12 @@ def directories(folder: Path) -> list[Path]:
     return found
 
 
-def _source(run: Run | Path, data_dir: Path | None, allow_plugins: bool) -> Source:
+def source_of(run: Run | Path, data_dir: Path | None = None, allow_plugins: bool = False) -> Source:
+    """A run, or the one in a directory; its history is read and compared with its digests now."""
     if isinstance(run, Path):
         return Source(
             read(run),
+            run,
             lambda: _stored_scores(run),
             lambda: _dealt(run, data_dir),
             lambda: stored.read_run(run, data_dir, allow_plugins)[:2],
@@ -139,6 +147,7 @@ def _source(run: Run | Path, data_dir: Path | None, allow_plugins: bool) -> Sour
     known = _in_memory(run) if folder is None else read(folder)
     return Source(
         replace(known, history=run.history),
+        folder,
         lambda: _scores_now(run) if folder is None else _stored_scores(folder),
         lambda: run.simulation.federation,
         lambda: (run.simulation, run.state),

@@ -68,7 +68,7 @@ class Machine(BaseModel):
     variables: dict[str, str]
 
 
-_NAMES = {
+NAMES = {
     "processor": "processor",
     "capability": "instructions",
     "architecture": "architecture",
@@ -115,7 +115,7 @@ def taken(executor: Executor) -> str:
 def differences(was: Machine, now: Machine) -> list[str]:
     """What differs and can change bits, as people say it: ``torch 2.12.0, now 2.13.0``."""
     found = []
-    for field, name in _NAMES.items():
+    for field, name in NAMES.items():
         before, after = getattr(was, field), getattr(now, field)
         if before != after and not (field == "build" and was.torch != now.torch):  # the version says it already
             found.append(f"{name} {_shown(before)}, now {_shown(after)}")

@@ -34,7 +34,7 @@ def source(
     def none() -> Any:
         raise AssertionError("was not asked for")
 
-    return Source(run, lambda: scores or [], none, none)
+    return Source(run, None, lambda: scores or [], none, none)
 
 
 def chosen(**groups: Source | list[Source]) -> Chosen:
