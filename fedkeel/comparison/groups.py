@@ -118,10 +118,15 @@ def read(directory: Path) -> Read:
             ) from None
         settings = {field: value for field, value in by_field(table).items() if field not in _NO_SETTING}
         model = same_model.recorded(store)
-        layers = None if model is None else f"{model.layers} {sorted(model.tensors.items())} {model.loss}"
+        layers = None if model is None else layers_of(model)
         seed, rounds = table.get("seed", 0), settings.get("training.rounds")
         known = same_data.recorded(store)
         return Read(str(directory), int(seed), settings, rounds, known, layers, store.history())
+
+
+def layers_of(model: same_model.ModelRecord) -> str:
+    """What two models must share to be the same but for their weights."""
+    return f"{model.layers} {sorted(model.tensors.items())} {model.loss}"
 
 
 def compare_groups(runs: Sequence[Read], target: float, base: str | None = None) -> Comparison:

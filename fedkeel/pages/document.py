@@ -165,9 +165,12 @@ def page(parts: Sequence[Part], target: float, title: str, failed: Sequence[tupl
 def _section(part: Part, known: Sequence[Facts], target: float, at: int, number: Callable[[], int]) -> Markup:
     chosen = part.chosen
     body: list[Content] = [tag("h2", part.title, id=f"part{at}")]
+    if part.title != chosen.setting:
+        body.append(tag("p", chosen.setting, class_="faint"))
     if part.says:
         body.append(tag("p", part.says))
-    body.append(tag("p", numbers.answer(chosen), class_="answer"))
+    answer = numbers.answer(chosen)
+    body.append(tag("p", answer, class_="answer") if answer else "")
     body.append(numbers.summary(chosen, target))
     body.append(numbers.differences(chosen) or "")
     body.append(_list("Before you read on", [*_states(known), *chosen.check(), *_told(known)]))
@@ -207,7 +210,7 @@ def _told(known: Sequence[Facts]) -> list[str]:
         for line in one.told:
             by_line.setdefault(line, []).append(one.name)
     return [
-        f"{line} ({', '.join(names) if len(names) <= 3 else f'{len(names)} runs'})" for line, names in by_line.items()
+        f"{', '.join(names) if len(names) <= 3 else f'{len(names)} runs'}: {line}" for line, names in by_line.items()
     ]
 
 

@@ -46,7 +46,7 @@ class Facts:
         """Everything in the diary that is not routine; what befell clients is counted."""
         own = [e for e in self.events if e.kind not in ROUTINE and not e.text.startswith("client ")]
         clients = Counter(e.kind for e in self.events if e.kind not in ROUTINE and e.text.startswith("client "))
-        lines = list(dict.fromkeys(f"{e.kind}, round {e.round}: {e.text}" for e in own))
+        lines = list(dict.fromkeys(f"{e.text} ({e.kind}{f', round {e.round}' if e.round else ''})" for e in own))
         return lines + [f"{kind}: {count} times a client" for kind, count in clients.items()]
 
 

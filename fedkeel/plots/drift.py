@@ -14,10 +14,8 @@ from fedkeel.plots.sources import Chosen, Source
 from fedkeel.plots.values import draw_panels, value_curves
 
 DISTANCE = "distance of clients' models from the global one"
-MEASURED = {
-    "measure.gamma": "γ, disagreement of clients' updates",
-    "measure.angle": "angle between a client's update and the mean",
-}
+GAMMA = "Γ, drift degree: 1 if all clients' gradients are equal"
+MEASURED = {"measure.gamma": GAMMA, "measure.angle": "angle of clients' updates to their mean, degrees"}
 LAYER = "measure.drift/"
 """How the names of the drift of single layers begin."""
 MOST_COLUMNS = 120
@@ -40,7 +38,7 @@ def drift(chosen: Chosen, options: Options) -> Figure:
             told |= dict.fromkeys(said)
     if not panels:
         raise InputError(
-            f"{whose(chosen)} no drift: no round was done yet, or clients upload no model; {SWITCH} with γ and angles."
+            f"{whose(chosen)} no drift: no round was done yet, or clients upload no model; {SWITCH} with Γ and angles."
         )
     return Figure("Client drift over rounds", (chosen.setting, *told), panels)
 
@@ -50,7 +48,7 @@ def _distances(source: Source) -> list[tuple[float, float]]:
 
 
 def draw_drift(figure: Figure) -> Any:
-    return draw_panels(figure.rows)
+    return draw_panels(figure.rows, log=(GAMMA,))  # Γ grows without bound towards a stationary point
 
 
 def layers(chosen: Chosen, options: Options) -> Figure:
@@ -100,7 +98,7 @@ def draw_layers(figure: Figure) -> Any:
     shade = alt.Color(
         "value:Q",
         scale=alt.Scale(scheme="blues", domain=[min(0.0, *(row["value"] for row in rows)), top or 1.0]),
-        legend=alt.Legend(title="drift"),
+        legend=alt.Legend(title="mean ‖y − w‖"),
     )
     step = 20 if len(order) <= 24 else 9
     panels = []

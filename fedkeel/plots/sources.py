@@ -14,7 +14,7 @@ from fedkeel import arguments, build, changes, stored
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.api import Run
 from fedkeel.calls import call_of
-from fedkeel.comparison.groups import Read, by_field, check_comparable, grouped, read
+from fedkeel.comparison.groups import Read, by_field, check_comparable, grouped, layers_of, read
 from fedkeel.config import RunConfig
 from fedkeel.data import Federation
 from fedkeel.data.digest import differences, digests
@@ -22,7 +22,7 @@ from fedkeel.data.sources import GIVEN
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import DataError, InputError, invalid
-from fedkeel.runs import same_data
+from fedkeel.runs import same_data, same_model
 from fedkeel.runs.connection import FILE
 from fedkeel.runs.runner import Evaluation
 from fedkeel.runs.store import ClientScore, Store
@@ -162,8 +162,8 @@ def _in_memory(run: Run) -> Read:
     settings = {
         field: value for field, value in by_field(call.model_dump(exclude_none=True)).items() if field != "seed"
     }
-    known = digests(simulation.federation)
-    return Read(run.label, simulation.seed, settings, simulation.training.rounds, known, "", run.history)
+    known, layers = digests(simulation.federation), layers_of(same_model.of(simulation))
+    return Read(run.label, simulation.seed, settings, simulation.training.rounds, known, layers, run.history)
 
 
 def _scores_now(run: Run) -> list[ClientScore]:

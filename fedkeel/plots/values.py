@@ -97,12 +97,12 @@ def draw_values(figure: Figure) -> Any:
     return draw_panels(figure.rows)
 
 
-def draw_panels(panels: dict[str, Sequence[Curve]]) -> Any:
-    """A panel with lines for each title."""
+def draw_panels(panels: dict[str, Sequence[Curve]], log: Sequence[str] = ()) -> Any:
+    """A panel with lines for each title; those in ``log`` have a logarithmic axis."""
     order = labels_of(panels)
     if len(panels) == 1:
         (name, curves) = next(iter(panels.items()))
-        return lines(curves, WIDE, name, order=order)
+        return lines(curves, WIDE, name, order=order, log=name in log)
     return beside(
-        [lines(curves, HALF, "", panel_title(name), order=order) for name, curves in panels.items()],
+        [lines(curves, HALF, "", panel_title(name), order=order, log=name in log) for name, curves in panels.items()]
     )

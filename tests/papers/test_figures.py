@@ -150,8 +150,8 @@ def test_sizes_of_sets_are_drawn_against_the_coverage_that_was_found(made: Paper
     found = spec(made, "sets", *runs)
     first, second = drawn(found, "mean")
     assert [first[key] for key in ("line", "low", "high")] == ["FedDC", 2.0, 3.0]
-    assert (first["round"], first["mean"]) == pytest.approx((0.8, 2.5))
-    assert (second["round"], second["mean"]) == pytest.approx((0.91, 4.0))
+    assert (first["x"], first["mean"]) == pytest.approx((0.8, 2.5))
+    assert (second["x"], second["mean"]) == pytest.approx((0.91, 4.0))
     assert "not run: FedAvg" in words(found)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from fedkeel.comparison.groups import Read
 from fedkeel.engine.noted import Noted
+from fedkeel.errors import DataError
 from fedkeel.plots.sources import Chosen, Source
 from fedkeel.runs.history import History, Measured, RoundSummary
 from fedkeel.runs.store import ClientScore
@@ -32,7 +33,7 @@ def source(
     run = Read(f"runs/{algorithm}-{seed}", seed, fields, len(accuracies), {"samples": "a"}, "layers", history)
 
     def none() -> Any:
-        raise AssertionError("was not asked for")
+        raise DataError("runs made by hand have no data")
 
     return Source(run, None, lambda: scores or [], none, none)
 

@@ -4,7 +4,7 @@ import math
 from statistics import stdev
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkeel.errors import InputError
@@ -145,6 +145,7 @@ def test_runs_without_accuracies_say_so_and_leave_the_others_drawn() -> None:
     assert "nothing to show of: b" in figure.notes
 
 
+@settings(max_examples=20)
 @given(runs=st.dictionaries(st.sampled_from("abc"), SERIES, min_size=1), target=st.none() | st.floats(0, 1))
 def test_every_stored_point_lies_inside_an_axis_that_moves_none(
     runs: dict[str, list[float]], target: float | None
