@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -249,8 +250,11 @@ def _environment(known: Sequence[Facts]) -> Content:
     for same in by_machine.values():
         whose = "all runs" if len(same) == len(known) else ", ".join(one.name for one in same)
         rows: list[list[Content]] = [["fedkeel", ", ".join(v.removeprefix("fedkeel ") for v in same[0].versions)]]
-        rows += [[NAMES.get(name, name), value] for name, value in same[0].machine.items()]
-        tables.append(table(f"Recorded with {whose}.", ["", "value"], rows))
+        rows += [
+            [{"lanes": "workers that clients are grouped for", **NAMES}.get(name, name), value]
+            for name, value in same[0].machine.items()
+        ]
+        tables.append(table(f"Recorded with {whose}.", ["what", "value"], rows))
     return [tag("h2", "Environment"), *tables] if tables else ""
 
 
@@ -270,11 +274,16 @@ def _repeat(known: Sequence[Facts]) -> Content:
     by_call = [one.name for one in stored if one.by_train]
     if by_call:
         body.append(tag("p", f"Made by a Python program with fedkeel.train: {', '.join(by_call)}."))
+    alike: dict[str, list[Facts]] = {}
     for one in stored:
-        body.append(hidden(f"Configuration of {one.name}", tag("pre", one.configuration, tabindex="0")))
-    for one in stored:
-        rows: list[list[Content]] = [[e.time, str(e.round), e.kind, e.text] for e in one.events[:MOST_LINES]]
-        left = len(one.events) - MOST_LINES
-        caption = f"What happened to {one.name}{f'; {left} further lines are in its store' if left > 0 else ''}."
-        body.append(hidden(f"Diary of {one.name}", table(caption, ["time", "round", "kind", "text"], rows)))
+        alike.setdefault(re.sub(r"^(?:seed|name) = .*\n", "", one.configuration, flags=re.MULTILINE), []).append(one)
+    for same in alike.values():
+        names = ", ".join(one.name for one in same)
+        but = f" (shown: seed {same[0].seed})" if len(same) > 1 else ""
+        body.append(hidden(f"Configuration of {names}{but}", tag("pre", same[0].configuration, tabindex="0")))
+    lines_of = [(one.name, event) for one in stored for event in one.events]
+    rows: list[list[Content]] = [[name, e.time, str(e.round), e.kind, e.text] for name, e in lines_of[:MOST_LINES]]
+    left = len(lines_of) - MOST_LINES
+    caption = f"What happened to the runs{f'; {left:,} further lines are in their stores' if left > 0 else ''}."
+    body.append(hidden("Diary", table(caption, ["run", "time", "round", "kind", "text"], rows)))
     return body

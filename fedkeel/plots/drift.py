@@ -98,7 +98,7 @@ def draw_layers(figure: Figure) -> Any:
     shade = alt.Color(
         "value:Q",
         scale=alt.Scale(scheme="blues", domain=[min(0.0, *(row["value"] for row in rows)), top or 1.0]),
-        legend=alt.Legend(title="mean ‖y − w‖"),
+        legend=alt.Legend(title="mean distance"),
     )
     step = 20 if len(order) <= 24 else 9
     panels = []

@@ -15,6 +15,7 @@ from fedkeel.pages.document import Part, page, parts_of
 from fedkeel.pages.facts import short_names
 from fedkeel.pages.markup import Markup, inner, table, tag
 from fedkeel.pages.style import style
+from fedkeel.plots.kinds import KINDS
 from tests.plots import made, real
 from tests.plots.looking import Page
 
@@ -197,3 +198,15 @@ def test_names_are_seen_from_the_folder_that_holds_all(tmp_path: Path) -> None:
     assert short_names([a, b]) == {a: "a", b: "y/b"}
     assert short_names([a]) == {a: "a"}
     assert short_names([]) == {}
+
+
+def test_the_page_about_it_tells_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    text = (docs / "report.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE) == list(KINDS)
+    for picture in re.findall(r"\]\((pictures/[^)]+)\)", text):
+        assert 0 < (docs / picture).stat().st_size <= 300_000
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "report.md", "exec"), {})
+    assert Page((tmp_path / "report.html").read_text(encoding="utf-8")).all("svg")
