@@ -162,7 +162,8 @@ def clients(chosen: Chosen) -> list[Markup]:
         [
             name,
             str(len(one.accuracies)),
-            *map(percent, (one.mean, one.spread, one.worst, min(one.accuracies), max(one.accuracies))),
+            *map(percent, (one.evenness.mean, one.evenness.sd, one.evenness.worst)),
+            *map(percent, (min(one.accuracies), max(one.accuracies))),
         ]
         for name, one in found.items()
     ]

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from functools import cached_property
 from typing import Any
 
 from fedkeel import theme
@@ -14,6 +14,8 @@ from fedkeel.errors import InputError
 from fedkeel.plots.figure import WIDE, Figure, Options, absent, beside, whose
 from fedkeel.plots.lines import panel_title
 from fedkeel.plots.sources import Chosen, Source
+from fedkeel.runs.fairness import Fairness
+from fedkeel.runs.fairness import fairness as evenness
 
 WIDTHS = (0.01, 0.02, 0.05)
 MOST_BINS = 24
@@ -28,19 +30,10 @@ class Clients:
     """``test`` or ``train``."""
     accuracies: tuple[float, ...]
 
-    @property
-    def mean(self) -> float:
-        return fmean(self.accuracies)
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation over clients."""
-        return pstdev(self.accuracies)
-
-    @property
-    def worst(self) -> float:
-        """Mean of the worst tenth of the clients, at least one."""
-        return fmean(sorted(self.accuracies)[: math.ceil(len(self.accuracies) / 10)])
+    @cached_property
+    def evenness(self) -> Fairness:
+        """Mean, worst tenth and spread."""
+        return evenness(self.accuracies)
 
 
 def last_scores(source: Source) -> Clients | None:
@@ -74,8 +67,8 @@ def fairness(chosen: Chosen, options: Options) -> Figure:
     if not found:
         raise InputError(f"{whose(chosen)} no accuracies of clients: {SWITCH}.")
     rows = [
-        {"name": name, "bins": bins(one.accuracies, width_for(found)), "mean": one.mean, "worst": one.worst}
-        | {"spread": one.spread, "clients": len(one.accuracies)}
+        {"name": name, "bins": bins(one.accuracies, width_for(found)), "mean": one.evenness.mean}
+        | {"worst": one.evenness.worst, "spread": one.evenness.sd, "clients": len(one.accuracies)}
         for name, one in found.items()
     ]
     split = next(iter(found.values())).split

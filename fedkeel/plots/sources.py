@@ -22,6 +22,7 @@ from fedkeel.data.sources import GIVEN
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import DataError, InputError, invalid
+from fedkeel.measure.settings import Measuring
 from fedkeel.runs import same_data, same_model
 from fedkeel.runs.connection import FILE
 from fedkeel.runs.runner import Evaluation
@@ -156,9 +157,8 @@ def source_of(run: Run | Path, data_dir: Path | None = None, allow_plugins: bool
 
 def _in_memory(run: Run) -> Read:
     simulation = run.simulation
-    call = call_of(
-        simulation.algorithm, simulation.seed, simulation.training, simulation.faults, Evaluation(), RunConfig()
-    )
+    given = (simulation.algorithm, simulation.seed, simulation.training, simulation.faults)
+    call = call_of(*given, Evaluation(), Measuring(), RunConfig())
     settings = {
         field: value for field, value in by_field(call.model_dump(exclude_none=True)).items() if field != "seed"
     }
