@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from pydantic import Field
 
 from fedkeel.algorithms import gradma_memory as memory
@@ -71,9 +72,15 @@ class Worker(Both):
 
     def local_round(self, local: Local) -> Answer:
         bounds = bounds_of(local.problem.layout, self.params.blocks)
-        QP = Projection(self.params.rows, local.client.x, self.params.rho_l, bounds)
+        acting = [0] * len(local.clients.ids)
+        QP = Projection(self.params.rows, local.client.x, self.params.rho_l, bounds, acting=acting)
         trained = local.train_by(Rule(projection=QP))
-        return Message(y=trained.y), State(x=trained.y), trained
+        return noting(local, Message(y=trained.y), acting), State(x=trained.y), trained
+
+
+def noting(local: Local, message: Message, acting: list[int]) -> Message:
+    """The upload with a note of how many conditions were active in a step, on average, at each worker."""
+    return message.noting(active_local=torch.tensor(acting, dtype=torch.float64) / local.steps.cpu())
 
 
 class Server(Both):

@@ -69,7 +69,8 @@ class State(Mapping[str, Any]):
     def noting(self, **values: Any) -> State:
         """The same state with values worth looking at, which the run keeps by round and nothing else depends on.
 
-        Each is a number, or a tensor [S] with a number for each client whose upload counted.
+        Each is a number, or a tensor [S] with a number for each client whose upload counted. Clients note
+        with what they upload, a tensor [K] with a number for each of K; that is no part of the message and its bytes.
         """
         return State(**self._items)._with({**self._noted, **values})
 

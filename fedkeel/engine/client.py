@@ -20,6 +20,7 @@ from fedkeel.algorithms.contract import Algorithm, Answer, Clients, Local, Probl
 from fedkeel.algorithms.registry import is_registered
 from fedkeel.algorithms.state import Message, State
 from fedkeel.engine.exchange import Call, Outcome, gather, taken
+from fedkeel.engine.noted import as_clients_noted
 from fedkeel.engine.optimisers import check_optimiser, local_optimiser
 from fedkeel.engine.randomness import Moment, Purpose, torch_generator, torch_seed
 from fedkeel.engine.samples import ClientBatches, DataOfClients, full_batches
@@ -238,7 +239,7 @@ def train_one(work: Work, i: int) -> Outcome:
             f"client {client} has a minibatch of one sample, on which BatchNorm cannot train; "
             "choose another training.batch_size, training.drop_last = true, or a model without BatchNorm."
         ) from None
-    return Outcome(message, state, trained.b, trained.loss, list(trained.norms), _moved(trained))
+    return _outcome(work, message, state, trained, list(trained.norms))
 
 
 def train_together(work: Work) -> Outcome:
@@ -267,7 +268,7 @@ def _trained_together(work: Work) -> Outcome:
     )
     message, state, trained = _local_round(work, local)
     norms = [own[: int(steps)] for own, steps in zip(trained.norms, local.steps, strict=True)]
-    return Outcome(message, state, trained.b, trained.loss, norms, _moved(trained))
+    return _outcome(work, message, state, trained, norms)
 
 
 def _local_round(work: Work, local: Local) -> Answer:
@@ -275,6 +276,12 @@ def _local_round(work: Work, local: Local) -> Answer:
         return work.algorithm.local_round(local)
     with work.task.device:  # whatever an algorithm makes is made there
         return work.algorithm.local_round(local)
+
+
+def _outcome(work: Work, message: Message, state: State, trained: Trained, norms: list[Tensor]) -> Outcome:
+    noted = as_clients_noted(message.noted, len(trained.y), work.algorithm.name)
+    sent = message.without_notes()
+    return Outcome(sent, state, trained.b, trained.loss, norms, _moved(trained), noted=noted)
 
 
 def _moved(trained: Trained) -> Tensor:

@@ -118,6 +118,8 @@ class Outcome:
     """How far local training moved each client's model before that was limited [K]; NaN without a limit."""
     scores: tuple[Score, ...] = ()
     """Of the models of an exam."""
+    noted: Mapping[str, Tensor] = field(default_factory=dict)
+    """What they note with their uploads, by name: a number each [K]. Nothing is computed with it."""
 
     def on(self, device: torch.device) -> Outcome:
         """The same on a device."""
@@ -129,6 +131,7 @@ class Outcome:
             [norms.to(device) for norms in self.norms],
             self.moved.to(device),
             self.scores,
+            {name: value.to(device) for name, value in self.noted.items()},
         )
 
     def lend_nothing_to(self, state: State) -> State:
@@ -152,6 +155,7 @@ class Outcome:
             [self.norms[row] for row in kept],
             self.moved[kept],
             self.scores,
+            {name: value[kept] for name, value in self.noted.items()},
         )
 
 
@@ -239,6 +243,7 @@ def gather(outcomes: list[Outcome], rows: Sequence[int] | None = None) -> Outcom
         torch.cat([outcome.loss for outcome in outcomes]),
         [norms for outcome in outcomes for norms in outcome.norms],
         torch.cat([outcome.moved for outcome in outcomes]),
+        noted={name: torch.cat([outcome.noted[name] for outcome in outcomes]) for name in outcomes[0].noted},
     )
     if rows is None or list(rows) == list(range(len(rows))):
         return together

@@ -25,6 +25,22 @@ def as_noted(given: Mapping[str, object], ids: tuple[int, ...], whose: str) -> d
     return {_name(name, whose): _values(name, value, ids, whose) for name, value in given.items()}
 
 
+def both(clients: Mapping[str, object], server: Mapping[str, object], whose: str) -> Mapping[str, object]:
+    """What clients and server noted of a round; neither may hide what the other did."""
+    for name in clients.keys() & server.keys():
+        raise NotedError(f"{name} is noted by the clients of {whose} and by its server; rename one of them.")
+    return {**clients, **server}
+
+
+def as_clients_noted(given: Mapping[str, object], K: int, whose: str) -> dict[str, Tensor]:
+    """What K clients note with their uploads."""
+    for name, value in given.items():
+        if not isinstance(value, Tensor) or value.is_complex() or value.shape != (K,):
+            got = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else shown(value)
+            raise NotedError(f"{name} that clients of {whose} note must be a tensor [{K}], a number each, got {got}.")
+    return {_name(name, whose): value.double() for name, value in given.items() if isinstance(value, Tensor)}
+
+
 def _name(name: str, whose: str) -> str:
     if not (name.isprintable() and 0 < len(name) <= LONGEST):
         raise NotedError(f"a value that {whose} notes must have a printable name of at most {LONGEST} characters.")

@@ -20,7 +20,7 @@ from fedkeel.algorithms.registry import is_registered
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import State, bytes_down
 from fedkeel.engine.exchange import About, Answers, Call, Fault, Model, Outcome, Question
-from fedkeel.engine.noted import Noted, as_noted
+from fedkeel.engine.noted import Noted, as_noted, both
 from fedkeel.engine.randomness import Moment, Purpose, torch_seed
 from fedkeel.engine.schedule import Schedule
 from fedkeel.engine.settings import Faults, Training
@@ -145,7 +145,7 @@ class Server:
         )
         with self._keyed(Moment.AGGREGATE, state.t), representable(where):
             aggregated = self.algorithm.aggregate(state.server, uploads, call.round)
-        noted = as_noted(aggregated.noted, clients.ids, self.algorithm.name)
+        noted = as_noted(both(outcome.noted, aggregated.noted, self.algorithm.name), clients.ids, self.algorithm.name)
         server = outcome.lend_nothing_to(aggregated.without_notes())
         b = self._merged(state.b, outcome, clients)
         check_server(state.server, server, b, self.algorithm.unknown, where)

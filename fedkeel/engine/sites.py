@@ -247,7 +247,8 @@ def _for_one(question: Question, row: int) -> Question:
 
 def _values(outcome: Outcome) -> dict[str, Tensor]:
     """All that one client sends, but for its norms."""
-    return dict(outcome.message) | {"buffers": outcome.buffers, "loss": outcome.loss, "moved": outcome.moved}
+    noted = {f"noted/{name}": value for name, value in outcome.noted.items()}
+    return dict(outcome.message) | noted | {"buffers": outcome.buffers, "loss": outcome.loss, "moved": outcome.moved}
 
 
 def _kind(value: Tensor) -> str:

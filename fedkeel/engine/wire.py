@@ -146,6 +146,7 @@ def packed_outcome(outcome: Outcome) -> dict[str, Tensor]:
     tensors = {f"message/{name}": value for name, value in outcome.message.items()}
     tensors |= {f"state/{name}": value for name, value in outcome.states.items()}
     tensors |= {f"norms/{number}": value for number, value in enumerate(outcome.norms)}
+    tensors |= {f"noted/{name}": value for name, value in outcome.noted.items()}
     return tensors | {"buffers": outcome.buffers, "loss": outcome.loss, "moved": outcome.moved}
 
 
@@ -159,6 +160,7 @@ def unpacked_outcome(tensors: Mapping[str, Tensor]) -> Outcome:
         tensors["loss"],
         [norms[str(number)] for number in range(len(norms))],
         tensors["moved"],
+        noted=under(tensors, "noted/"),
     )
 
 

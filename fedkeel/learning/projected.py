@@ -32,6 +32,8 @@ class Projection:
     """Where blocks of coordinates begin and end that are projected each by itself [B + 1]."""
     decay: Tensor | None = None
     """Strengths of a weight decay that every gradient includes [d]."""
+    acting: list[int] | None = None
+    """If given, counts for each client [K] the rows that acted, over all steps and blocks."""
     own_draws: bool = False
     """Whether the gradients of a step drop units each for itself, or all the same ones."""
 
@@ -59,7 +61,18 @@ class ProjectedGradients:
         loss, b_after = (self._at_once if self._task.draws_nothing else self._one_by_one)(b, batch)
         for j in range(len(points), len(gG)):
             torch.sub(y, self._start, out=gG[j])
-        return project_few(gG.transpose(0, 1), self._rule.rho, self._rule.bounds), loss, b_after
+        return self._projected(gG.transpose(0, 1), batch.active), loss, b_after
+
+    def _projected(self, vectors: Tensor, active: Tensor | None) -> Tensor:
+        """QP(g, G) of g and the rows of G [K, 1 + r, d]; whoever takes no step any more is not counted."""
+        tally = self._rule.acting
+        if tally is None:
+            return project_few(vectors, self._rule.rho, self._rule.bounds)
+        acting = [0] * len(vectors)
+        u = project_few(vectors, self._rule.rho, self._rule.bounds, acting)
+        steps_on = [True] * len(acting) if active is None else active.tolist()
+        tally[:] = [before + on * now for before, on, now in zip(tally, steps_on, acting, strict=True)]
+        return u
 
     def _gradient(self, y: Tensor, b: Tensor, batch: Batch, out: Tensor) -> tuple[Tensor, Tensor]:
         """Writes the minibatch gradient at y to ``out``; loss and buffers."""

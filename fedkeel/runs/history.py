@@ -89,8 +89,8 @@ class History:
         """What was kept under a name, by round: a number, or the numbers of the cohort by client.
 
         ``names`` are those that there are: what the algorithm noted (FedVeca's ``tau``, ``tau_bar``, ``L``, …, GradMA's
-        ``active``) and, with ``[measure]``, ``measure.gamma`` and its kin. ``time.training``, ``time.aggregation``,
-        ``time.evaluation`` and ``time.commit`` are there always.
+        ``active`` and ``active_local``) and, with ``[measure]``, ``measure.gamma`` and its kin. ``time.training``,
+        ``time.aggregation``, ``time.evaluation`` and ``time.commit`` are there always.
         """
         tables = self.times if name.startswith(TIMED) else self.noted
         found: dict[int, Noted] = {round: table[name] for round, table in tables.items() if name in table}

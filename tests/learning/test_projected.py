@@ -29,16 +29,20 @@ MODELS: dict[str, Callable[[], list[nn.Module]]] = {
 ROWS = [rows for size in (1, 2, 3) for rows in combinations(("prev", "global", "anchor"), size)]
 
 
-def trained(model: str, dense: bool, executor: str = "serial", epochs: int = 3, **params: Any) -> Tensor:
-    """The global model after four rounds, by the steps for dense networks or the general ones."""
+def simulation(model: str, executor: str = "serial", epochs: int = 3, **params: Any) -> Simulation:
     torch.manual_seed(0)
-    run = Simulation(
+    return Simulation(
         make_algorithm("gradma_w", **params),
         Task(nn.Sequential(*MODELS[model]()), dtype=torch.float64),
         tiny_federation((9, 12, 7, 15)),
         Training(epochs=epochs, batch_size=4, lr=0.5),
         executor=make_executor(executor, 1),
     )
+
+
+def trained(model: str, dense: bool, executor: str = "serial", epochs: int = 3, **params: Any) -> Tensor:
+    """The global model after four rounds, by the steps for dense networks or the general ones."""
+    run = simulation(model, executor, epochs, **params)
     with (
         mock.patch.object(choice, "DenseWorker", wraps=projected.DenseWorker) as walks,
         nullcontext() if dense else mock.patch.object(choice, "projects", return_value=False),
@@ -96,3 +100,22 @@ def test_what_is_known_of_the_start_is_what_would_be_computed() -> None:
         [known.first, *known.inputs, *known.errors], [computed.first, *computed.inputs, *computed.errors], strict=True
     ):
         assert torch.allclose(own, other, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("params", [{}, {"blocks": "tensor"}, {"rows": ("prev", "anchor")}], ids=str)
+def test_all_ways_count_the_same_active_conditions(params: dict[str, Any]) -> None:
+    """Dense and general steps; clients one by one, and as a stack in which small ones end early."""
+
+    def counts(executor: str, dense: bool) -> dict[int, float]:
+        run = simulation("three layers", executor, **params)
+        with nullcontext() if dense else mock.patch.object(choice, "projects", return_value=False):
+            found = run.step(run.start())[1].noted["active_local"]
+        run.executor.close()
+        assert isinstance(found, dict)
+        return found
+
+    expected = counts("serial", dense=True)
+    assert all(0 < count <= 3 * 6 for count in expected.values())
+    assert counts("serial", dense=False) == pytest.approx(expected)
+    assert counts("stacked", dense=True) == pytest.approx(expected)
+    assert counts("stacked", dense=False) == pytest.approx(expected)

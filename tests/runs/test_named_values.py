@@ -26,11 +26,13 @@ from fedkeel.runs.history import History
 from fedkeel.runs.runner import Evaluation, execute
 from fedkeel.runs.store import FILE, Store
 from tests.algorithms.least_squares import simulation as quadratics
+from tests.algorithms.quadratic import simulation as points
 from tests.engine.far_side import CASES, near_and_far
 
 NOTING = {
     "fedveca": {"tau", "beta", "delta", "A", "tau_bar", "L", "premise", "bound", "assumption_2"},
-    "gradma": {"active", "remembered"},
+    "gradma": {"active", "active_local", "remembered"},
+    "gradma_w": {"active_local"},
     "gradma_s": {"active", "remembered"},
     "fedgvr": {"eps"},
     "fedgvrgm": {"eps"},
@@ -63,7 +65,7 @@ def test_what_is_noted_is_kept_by_round_and_survives_a_resume(
     assert list(stored.values(whole.names[0])) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("algorithm", ["fedveca", "gradma", "fedgvrgm"])
+@pytest.mark.parametrize("algorithm", ["fedveca", "gradma", "gradma_w", "fedgvrgm"])
 def test_pool_and_serial_note_the_same(algorithm: str, federation: Federation) -> None:
     serial, pool = (train(algorithm, federation, executor=e, rounds=2).history for e in ("serial", "pool"))
     assert repr(serial.noted) == repr(pool.noted)
@@ -76,7 +78,7 @@ def test_stacked_notes_the_same_up_to_round_off(federation: Federation) -> None:
             assert stacked.values(name)[round] == pytest.approx(expected, rel=1e-3, nan_ok=True)
 
 
-@pytest.mark.parametrize("algorithm", ["fedveca", "gradma", "fedgvrgm"])
+@pytest.mark.parametrize("algorithm", ["fedveca", "gradma", "gradma_w", "fedgvrgm"])
 def test_sites_note_the_same(algorithm: str, tmp_path: Path) -> None:
     near, far, _ = near_and_far(make_algorithm(algorithm), CASES["lost, late, twice"], tmp_path)
     here, there = near.start(), far.start()
@@ -222,3 +224,58 @@ def test_f1_over_sequences_leaves_padding_out() -> None:
 def test_f1_needs_a_score_for_each_class(outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="a score for each class"):
         KNOWN["f1"].sums(torch.zeros(outputs), torch.zeros(targets, dtype=torch.long))
+
+
+class Whispering(FedAvg):
+    """Whose clients note their size, or what cannot be kept."""
+
+    name = "whispering"
+
+    def __init__(self, value: Any = None) -> None:
+        super().__init__()
+        self.value = value
+
+    def finish(self, local: Any, y: Tensor) -> tuple[State, State]:
+        message, state = super().finish(local, y)
+        return message.noting(size=local.clients.sizes if self.value is None else self.value), state
+
+
+def test_clients_note_with_their_uploads_and_it_weighs_nothing() -> None:
+    _, plain = execute(tiny_simulation(FedAvg(), rounds=2, participation=0.6), Evaluation())
+    simulation = tiny_simulation(Whispering(), rounds=2, participation=0.6)
+    _, history = execute(simulation, Evaluation())
+    sizes = simulation.problem.sizes.tolist()
+    for t, noted in history.values("size").items():
+        assert isinstance(noted, dict)
+        assert noted == {client: sizes[client] for client in noted}
+        assert len(noted) == history.rounds[t - 1].clients
+    assert [r.bytes_up for r in history.rounds] == [r.bytes_up for r in plain.rounds]
+
+
+class Echoing(Whispering):
+    name = "echoing"
+
+    def aggregate(self, server: State, uploads: Any, round: Any) -> State:
+        return super().aggregate(server, uploads, round).noting(size=1.0)
+
+
+def test_clients_and_server_do_not_note_under_one_name() -> None:
+    simulation = tiny_simulation(Echoing())
+    with pytest.raises(NotedError, match="size is noted by the clients of echoing and by its server"):
+        simulation.step(simulation.start())
+
+
+@pytest.mark.parametrize("value", [1.0, torch.zeros(2), torch.zeros(1, 1), torch.zeros(1, dtype=torch.cfloat)])
+def test_what_a_client_cannot_note_is_refused(value: object) -> None:
+    with pytest.raises(NotedError, match=r"size that clients of whispering note must be a tensor \[1\]"):
+        tiny_simulation(Whispering(value)).step(tiny_simulation(Whispering(value)).start())
+
+
+@pytest.mark.parametrize("algorithm", ["gradma", "gradma_w"])
+def test_active_conditions_of_workers_by_hand(algorithm: str) -> None:
+    """F_i = h (x − b)²/2 from x = 0, two steps of η = ½/h. In the first step no row is against the gradient: those at
+    x_{−1} = x_0 are the gradient itself, x − x_0 is 0. In the second, on half the way, x_τ − x_0 points to b and the
+    gradient away from it: that row alone acts. One in two steps.
+    """
+    _, history = execute(points(make_algorithm(algorithm), [(1, 2), (1, -4)], rounds=1, steps=2, lr=0.5), Evaluation())
+    assert history.values("active_local") == {1: {0: 0.5, 1: 0.5}}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedkeel.algorithms.advanced import Projection, Rule
 from fedkeel.algorithms.contract import Answer, Local, Message, Problem, Trained
-from fedkeel.algorithms.gradma import GradMA, Worker
+from fedkeel.algorithms.gradma import GradMA, Worker, noting
 from fedkeel.algorithms.gradma_s import GradMAS
 from fedkeel.algorithms.gradma_w import GradMAW
 from fedkeel.algorithms.state import State
@@ -31,10 +31,12 @@ class WorkerVariant(Worker):
 
     def local_round(self, local: Local) -> Answer:
         bounds = bounds_of(local.problem.layout, self.params.blocks)
-        rule = Projection(self.params.rows, self._previous_model(local), self.params.rho_l, bounds)
+        acting = [0] * len(local.clients.ids)
+        rule = Projection(self.params.rows, self._previous_model(local), self.params.rho_l, bounds, acting=acting)
         trained = train(local, self.params.decay, replace(rule, own_draws=self.params.dropout == "own"))
         now = {"x": trained.y, "seen": trained.y.new_ones(len(trained.y), 1)}
-        return Message(y=trained.y), local.client.replace(**{name: now[name] for name in local.client}), trained
+        state = local.client.replace(**{name: now[name] for name in local.client})
+        return noting(local, Message(y=trained.y), acting), state, trained
 
     def _previous_model(self, local: Local) -> Tensor:
         """x_{−1} [K, d]."""

@@ -128,7 +128,7 @@ def projects(sgd: Sgd, rule: Rule, projection: Projection) -> bool:
     """Whether a step is y ← y − η·QP(g, G) and nothing else."""
     known = rule.used == {"projection"} and used(sgd) <= {"lr", "max_move"}
     # A dense network draws nothing, so that it does not matter whether its gradients would draw each for itself.
-    parts = {"rows", "before", "rho", "bounds", "own_draws"}
+    parts = {"rows", "before", "rho", "bounds", "acting", "own_draws"}
     return known and used(projection) <= parts and bool(projection.rows)
 
 
