@@ -199,6 +199,8 @@ def test_demo_in_small(tmp_path: Path) -> None:
     assert result.stdout.count("The claim of") == len(SCENES) == 5
     assert (tmp_path / "demo" / "curves.png").stat().st_size > 10_000
     assert (tmp_path / "demo" / "papers.png").stat().st_size > 10_000
+    assert "demo/report.html" in result.stdout
+    assert "The demo of fedkeel" in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.txt").write_text("mine")
     refused = fedkeel("demo", "--rounds", "1", "--out", "precious", cwd=tmp_path)

@@ -84,8 +84,8 @@ def choose(runs: Given, data_dir: Path | None = None, allow_plugins: bool = Fals
         raise invalid("runs", _ALLOWED, runs)
     for name, group in named.items():
         seeds = [source.run.seed for source in group]
-        if len(set(seeds)) < len(seeds):
-            raise InputError(f"runs under the name {name!r} must differ in their seed, got {seeds}.")
+        if len(set(seeds)) < len(seeds) or any(s.run.settings != group[0].run.settings for s in group):
+            raise InputError(f"runs under the name {name!r} must differ in their seed alone; give others other names.")
     return Chosen({name: tuple(group) for name, group in named.items()})
 
 

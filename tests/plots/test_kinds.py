@@ -79,6 +79,9 @@ def test_groups_are_seeds_of_the_same_settings_under_the_names_in_print(runs: Pa
     assert "mnist5k · 4 clients, dirichlet 0.5 · logistic · seeds 0, 1" in chosen.setting
     named = choose({"mine": [path for path in sorted(runs.iterdir()) if "fedavg" in path.name]})
     assert list(named.groups) == ["mine"]
+    for mixed in (runs, [next(runs.iterdir())] * 2):
+        with pytest.raises(InputError, match="must differ in their seed alone"):
+            choose({"mine": mixed})
 
 
 def test_curves_are_those_of_the_stores(runs: Path) -> None:
