@@ -35,7 +35,8 @@ def drift(chosen: Chosen, options: Options) -> Figure:
     for name, words in MEASURED.items():
         if name in known:
             panels[words], said = value_curves(chosen, name, options)
-            told |= dict.fromkeys(said)
+            short = words.partition(" ")[0].rstrip(",")
+            told |= dict.fromkeys(f"{short}: {one}" if one.startswith("nothing") else one for one in said)
     if not panels:
         raise InputError(
             f"{whose(chosen)} no drift: no round was done yet, or clients upload no model; {SWITCH} with Γ and angles."

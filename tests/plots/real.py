@@ -11,6 +11,7 @@ TABLE: dict[str, Any] = {
     "model": {"name": "logistic"},
     "training": {"rounds": 3, "steps": 2, "batch_size": 20},
     "evaluation": {"clients": True},
+    "measure": {"every": 1},
     "run": {"executor": "serial"},
     "algorithm": {"name": "fedavg"},
 }

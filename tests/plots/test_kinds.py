@@ -12,7 +12,7 @@ import fedkeel
 from fedkeel import data, theme
 from fedkeel.cli.main import app
 from fedkeel.errors import DataError, FedkeelError, InputError
-from fedkeel.plots import chart, kinds
+from fedkeel.plots import chart, drift, kinds
 from fedkeel.plots.figure import Options
 from fedkeel.plots.kinds import KINDS, draw, read
 from fedkeel.plots.sources import choose
@@ -24,16 +24,9 @@ NEEDS: dict[str, dict[str, Any]] = {"rounds": {"target": 0.3}, "values": {"names
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 
 
-def drawn(runs: Path, kind: str) -> Any:
-    if kind == "drift-layers":  # which needs a run that was measured
-        noted = {t: {"measure.drift/0.weight": 1.0 / t, "measure.drift/0.bias": 0.5} for t in (1, 2)}
-        return draw(kind, read(made.chosen(a=made.source(0, [0.1, 0.2], noted=noted)), kind, Options())[0])
-    return chart(runs, kind, **NEEDS.get(kind, {}))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_drawn_into_every_kind_of_file(runs: Path, kind: str, tmp_path: Path) -> None:
-    picture = drawn(runs, kind)
+    picture = chart(runs, kind, **NEEDS.get(kind, {}))
     json.dumps(picture.to_dict(), allow_nan=False)
     starts = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF", "html": b"<!DOCTYPE html>"}
     assert starts.keys() == set(theme.SUFFIXES)
@@ -94,6 +87,15 @@ def test_curves_are_those_of_the_stores(runs: Path) -> None:
             assert (low, mean, high) == pytest.approx((min(stored), sum(stored) / 2, max(stored)))
 
 
+def test_measured_drift_has_panels_and_a_map_of_its_own(runs: Path) -> None:
+    panels = read(choose(runs), "drift", Options())[0].rows
+    assert list(panels) == [drift.DISTANCE, *drift.MEASURED.values()]
+    layers = read(choose(runs), "drift-layers", Options())[0].rows
+    assert {(row["run"], row["layer"].rpartition(".")[2]) for row in layers} == {
+        (run, part) for run in ("FedAvg", "FedVeca") for part in ("weight", "bias")
+    }
+
+
 def test_a_run_in_memory_is_drawn_as_it_is() -> None:
     fed = data.load("mnist5k").take(200).partition("dirichlet", clients=3, alpha=0.5, seed=0)
     runs = [fedkeel.train("fedveca", model="logistic", data=fed, rounds=2, seed=seed) for seed in (0, 1)]
@@ -123,7 +125,6 @@ def test_options_without_effect_and_unknown_ones_are_refused(runs: Path) -> None
         ("conformal", {"method": "x"}, "there is no method named 'x'"),
         ("accuracy", {"target": 2}, r"target must be a test accuracy in \[0, 1\]"),
         ("acuracy", {}, "Did you mean 'accuracy'"),
-        ("drift-layers", {}, r"measure\.every=1"),
     ]
     for kind, options, message in refused:
         with pytest.raises(InputError, match=message):
