@@ -31,14 +31,12 @@ from fedkeel.runs.fit import check_fits
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.history import History
 from fedkeel.runs.lock import RunLock
-from fedkeel.runs.runner import Enough, Progress, Watcher, execute, reached
+from fedkeel.runs.runner import ENOUGH, Enough, Progress, Watcher, execute, reached
 from fedkeel.runs.store import Beginning, Store, StoreError, holds_run
 from fedkeel.state.row_memory import remember_within
 
 Why = Literal["finished", "until", "stopped"]
 """Why a run ended: its last round was done, it had reached what it was to reach, or it was asked to stop."""
-ENOUGH = "until"
-"""Name among the store's texts of the round after which a function said that it was enough."""
 
 
 @dataclass(frozen=True)

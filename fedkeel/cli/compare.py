@@ -5,21 +5,45 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fedkeel.cli.main import complain, print_json, without_nan
 from fedkeel.cli.screen import say, show_table
+from fedkeel.cli.tables import as_csv_text
 from fedkeel.comparison.groups import CONFIDENCE, FEWEST, WINDOW, Comparison, Difference, Group, compare_groups, read
+from fedkeel.errors import InputError
+
+_OF_A_GROUP = (
+    *("reached", "rounds_to_target", "smoothed_rounds_to_target", "speed_up", "at_least"),
+    *("last", "late", "best", "spread", "bytes_to_target"),
+)
 
 
-def show_comparison(directories: list[Path], target: float, base: str | None, as_json: bool) -> None:
+def show_comparison(directories: list[Path], target: float, base: str | None, as_json: bool, as_csv: bool) -> None:
     """A table, the paired differences, and before them what a reader must know."""
+    if as_json and as_csv:
+        raise InputError("--json and --csv exclude each other; choose one.")
     found = compare_groups([read(directory) for directory in directories], target, base)
     if as_json:
         print_json(without_nan(asdict(found)))
         return
     for warning in found.warnings:
         complain(f"warning: {warning}")
-    _show(found)
+    if as_csv:
+        print(as_csv_text(*_plain(found)), end="")
+    else:
+        _show(found)
+
+
+def _plain(found: Comparison) -> tuple[list[str], list[dict[str, Any]]]:
+    """Columns and rows of groups for a spreadsheet; differences to the base are shares of 1, as accuracies are."""
+    differences = [f"{which}_over_base" for which in ("last", "late", "best")]
+    rows = []
+    for group in found.groups:
+        row = {name: getattr(group, name) for name in _OF_A_GROUP}
+        row |= {f"{which}_over_base": difference.mean for which, difference in group.over_base.items()}
+        rows.append(row | {"name": group.name, "seeds": len(group.seeds), "target": found.target, "base": found.base})
+    return ["name", "seeds", "target", "base", *_OF_A_GROUP, *differences], rows
 
 
 def _show(found: Comparison) -> None:

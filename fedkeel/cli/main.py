@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from fedkeel.cli import output, paper
-from fedkeel.cli.options import DataDir, Json, Out, Quiet, usable
+from fedkeel.cli.options import Csv, DataDir, Json, Out, Quiet, usable
 from fedkeel.errors import FedkeelError, printable, shown
 from fedkeel.notices import FedkeelWarning
 
@@ -253,7 +253,7 @@ def runs(
         str, typer.Option(help="name, algorithm, data, seed, rounds, state, last, late, best, bytes or time.")
     ] = "name",
     as_json: Json = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for a spreadsheet.")] = False,
+    as_csv: Csv = False,
 ) -> None:
     """List all runs in a folder and below, also while they go on; `fedkeel verify` looks closer."""
     from fedkeel.cli.runs import show_runs
@@ -269,11 +269,30 @@ def compare_runs(
         str | None, typer.Option(help="What speed-ups are over: an algorithm or a run; absent: the first.")
     ] = None,
     as_json: Json = False,
+    as_csv: Csv = False,
 ) -> None:
     """Compare runs: rounds to a target, speed-up, accuracies; several seeds pair by pair, with an interval."""
     from fedkeel.cli.compare import show_comparison
 
-    show_comparison(runs, target, base, as_json)
+    show_comparison(runs, target, base, as_json, as_csv)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="The directory of a run; it may be going on.", callback=usable)],
+    as_csv: Annotated[bool, typer.Option("--csv", help="For spreadsheets and programs; without a choice.")] = False,
+    as_parquet: Annotated[bool, typer.Option("--parquet", help="With the types of columns; needs pyarrow.")] = False,
+    as_md: Annotated[bool, typer.Option("--md", help="A Markdown table, numbers to six digits.")] = False,
+    clients: Annotated[bool, typer.Option("--clients", help="A row for each client of each round.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file to write; absent: standard output.", callback=usable)
+    ] = None,
+) -> None:
+    """Write what a run measured as a table: a row for each round, or with --clients for each client of each round."""
+    from fedkeel.cli.export import export_run
+
+    chosen = [name for name, wanted in (("csv", as_csv), ("parquet", as_parquet), ("md", as_md)) if wanted]
+    export_run(run, chosen, clients, out)
 
 
 @app.command()

@@ -19,6 +19,7 @@ def usable(param: typer.CallbackParam, value: Any) -> Any:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV for a spreadsheet.")]
 DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", envvar="FEDKEEL_DATA", help="Folder with data files, looked in first.", callback=usable),

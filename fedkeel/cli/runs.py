@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fedkeel.cli.main import print_json
+from fedkeel.cli.tables import as_csv_text
 from fedkeel.errors import InputError, printable, unknown
 from fedkeel.runs.overview import Overview, overviews
 
@@ -40,10 +39,8 @@ def show_runs(folder: Path, sort: str, as_json: bool, as_csv: bool) -> None:
     if as_json:
         print_json([_plain(run) for run in found])
     elif as_csv:
-        rows = [_plain(run) for run in found]
-        writer = csv.DictWriter(sys.stdout, list(_plain(Overview("", Path(), "damaged"))), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({k: printable(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows)
+        columns = list(_plain(Overview("", Path(), "damaged")))
+        print(as_csv_text(columns, [_plain(run) for run in found]), end="")
     else:
         _show_table(found, folder)
 

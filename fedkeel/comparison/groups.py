@@ -22,6 +22,7 @@ from fedkeel.runs import same_data, same_model
 from fedkeel.runs.history import WINDOW as WINDOW
 from fedkeel.runs.history import History
 from fedkeel.runs.reported import Reported
+from fedkeel.runs.runner import ENOUGH
 from fedkeel.runs.store import Store
 
 CONFIDENCE = 0.95
@@ -56,6 +57,8 @@ class Read:
     """Digests of the data; None where a version kept none."""
     layers: str | None
     history: History
+    enough: bool = False
+    """Whether its last round is the one after which ``until`` ended it."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,9 @@ def read(directory: Path) -> Read:
         layers = None if model is None else layers_of(model)
         seed, rounds = table.get("seed", 0), settings.get("training.rounds")
         known = same_data.recorded(store)
-        return Read(str(directory), int(seed), settings, rounds, known, layers, store.history())
+        history = store.history()
+        enough = store.meta(ENOUGH) == str(len(history.rounds))
+        return Read(str(directory), int(seed), settings, rounds, known, layers, history, enough)
 
 
 def layers_of(model: same_model.ModelRecord) -> str:
@@ -132,7 +137,7 @@ def layers_of(model: same_model.ModelRecord) -> str:
 def compare_groups(runs: Sequence[Read], target: float, base: str | None = None) -> Comparison:
     """Groups over a base (a group, an algorithm or a run by name; absent: the group of the first run)."""
     by_name = grouped(runs)
-    warnings = check_comparable(runs)
+    warnings = [*check_comparable(runs), *_check_target(runs, target)]
     chosen = next(iter(by_name)) if base is None else _base(by_name, base)
     groups = tuple(
         _group(name, of_group, by_name[chosen], target, name == chosen) for name, of_group in by_name.items()
@@ -302,11 +307,20 @@ def _check_settings(runs: Sequence[Read]) -> list[str]:
     return [f"the runs differ in {', '.join(map(named, other))} as well as in algorithm or seed."] if other else []
 
 
+def _check_target(runs: Sequence[Read], target: float) -> list[str]:
+    """Say which runs were ended before they could reach the target: that they never did says nothing of them."""
+    return [
+        f"{run.name} was ended by `until` after round {len(run.history.rounds)}, before it reached {target:.4g}."
+        for run in runs
+        if run.enough and run.history.rounds_to(target) is None
+    ]
+
+
 def _check_rounds(runs: Sequence[Read]) -> list[str]:
     warnings = []
     for run in runs:
         done = len(run.history.rounds)
-        if run.rounds is not None and done < run.rounds:
+        if run.rounds is not None and done < run.rounds and not run.enough:
             warnings.append(f"{run.name} has done {done} of {run.rounds} rounds.")
         if math.isnan(run.history.reported().last):
             warnings.append(f"{run.name} has no test accuracy.")

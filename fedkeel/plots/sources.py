@@ -163,7 +163,8 @@ def _in_memory(run: Run) -> Read:
         field: value for field, value in by_field(call.model_dump(exclude_none=True)).items() if field != "seed"
     }
     known, layers = digests(simulation.federation), layers_of(same_model.of(simulation))
-    return Read(run.label, simulation.seed, settings, simulation.training.rounds, known, layers, run.history)
+    rounds, enough = simulation.training.rounds, run.ended == "until"
+    return Read(run.label, simulation.seed, settings, rounds, known, layers, run.history, enough)
 
 
 def _scores_now(run: Run) -> list[ClientScore]:

@@ -65,6 +65,14 @@ def connect_reading(path: Path) -> sqlite3.Connection:
         return connection
 
 
+def connect_scratch() -> sqlite3.Connection:
+    """An empty database that is gone with its connection: in memory, or in a temporary file where it is large."""
+    connection = sqlite3.connect("", isolation_level=None)
+    with closed_on_error(connection):
+        _defend(connection)
+    return connection
+
+
 def _defend(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")

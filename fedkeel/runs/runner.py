@@ -54,6 +54,8 @@ class Progress:
 SHORT = 5.0
 """Seconds: the model of a round that took less may be evaluated beside the next."""
 
+ENOUGH = "until"
+"""Name among the store's texts of the round after which a target was reached or a function said that it was enough."""
 Watcher = Callable[[Progress], None]
 """Is told of every round, when it is committed."""
 Enough = Callable[[Progress], bool]

@@ -35,6 +35,7 @@ from fedkeel.runs.connection import (
     closed_on_error,
     connect,
     connect_reading,
+    connect_scratch,
     prepare_to_write,
     readable,
 )
@@ -161,12 +162,19 @@ class Store:
         return store
 
     @classmethod
-    def reading(cls, directory: Path) -> Store:
-        """The store of a run that may be going on: reads only, and sees whole rounds only."""
+    def reading(cls, directory: Path, earlier: bool = True) -> Store:
+        """The store of a run that may be going on: reads only, and sees whole rounds only.
+
+        One of an earlier version is read from a temporary copy brought to this version's schema; its file stays as it
+        is. Such a copy has digests that are as new as the copy: whoever is after digests says ``earlier=False``.
+        """
         path = directory / FILE
         if not path.is_file():
             raise DataError(f"there is no run in {directory} (no {FILE}); check the path.")
         with readable(path), closed_on_error(connect_reading(path)) as connection:
+            if earlier and (found := schema.identify(connection)) in schema.EARLIER:
+                with closing(connection):
+                    return cls(directory, _brought_here(connection, str(found), directory))
             store = cls(directory, connection)
             store._require_schema(path)
         return store
@@ -260,6 +268,25 @@ class Store:
         with self._reading():
             found = [row for _, rows in ledger.walk(self._db) for row in rows["client_metrics"]]
         return [ClientScore(*_floats(row)) for row in found]
+
+    def of_clients(self) -> dict[tuple[int, int], dict[str, float]]:
+        """What is known of single clients, by (round, client) and name.
+
+        ``steps``, ``train_loss`` and ``drift`` of whoever took part; ``test accuracy``, ``test loss`` and ``test f1``
+        (or ``train …``) of whoever was evaluated; ``value tau`` of what the algorithm noted.
+        """
+        found: dict[tuple[int, int], dict[str, float]] = {}
+        with self._reading():
+            for _, rows in ledger.walk(self._db):
+                for round, client, *values in map(_floats, rows["clients"]):
+                    found.setdefault((round, client), {}).update(_under(("steps", "train_loss", "drift"), values))
+                for round, client, split, *values in map(_floats, rows["client_metrics"]):
+                    names = (f"{split} accuracy", f"{split} loss")
+                    found.setdefault((round, client), {}).update(_under(names, values))
+                for round, _, split, name, client, value in map(_floats, rows[schema.NAMED]):
+                    if client != NO_CLIENT:
+                        found.setdefault((round, client), {})[f"{split or 'value'} {name}"] = value
+        return dict(sorted(found.items()))
 
     def events(self) -> list[Event]:
         """The run's diary, oldest first."""
@@ -570,6 +597,27 @@ def _decoded(row: Sequence[Any], data: Any) -> Any:
         raise DamagedError(f"the value {owner}.{name} is damaged, {error}") from None
 
 
+def _brought_here(source: sqlite3.Connection, found: str, directory: Path) -> sqlite3.Connection:
+    """A copy of a database of an earlier version, brought to this one; it lives as long as the connection."""
+    path = directory / FILE
+    with closed_on_error(connect_scratch()) as copy:
+        try:
+            source.backup(copy)
+        except sqlite3.OperationalError as error:
+            raise DataError(
+                f"{path} is of an earlier version (schema {found}) and is read from a copy, for which there is no room "
+                f"({error}); make room for temporary files, or continue that run once with --resume."
+            ) from None
+        with bounded(copy, path):
+            complaint = str(copy.execute("PRAGMA integrity_check(1)").fetchone()[0])
+        if complaint != "ok":
+            raise DamagedError(complaint.splitlines()[-1])
+        copy.execute("BEGIN")
+        migration.migrate(copy, found, lambda: _text_beside(directory))
+        copy.execute("COMMIT")
+        return copy
+
+
 def _text_beside(directory: Path) -> str:
     """The configuration of a run of schema 1, which stood only in the file beside the database."""
     try:
@@ -617,6 +665,10 @@ def _by_name(
                 raise DamagedError(f"the value {name} is one and many")
             of_clients[client] = value
     return metrics, noted, times
+
+
+def _under(names: Iterable[str], values: Iterable[float]) -> dict[str, float]:
+    return dict(zip(names, values, strict=True))
 
 
 def _floats(row: Iterable[Any]) -> list[Any]:

@@ -30,7 +30,7 @@ class Verified:
 
 def verify(directory: Path) -> Verified:
     """Read everything; ``DataError`` names the first thing that is damaged. The run may be going on meanwhile."""
-    with closing(Store.reading(directory)) as store:
+    with closing(Store.reading(directory, earlier=False)) as store:
         store.verify_pages()
         rounds = len(store.history().rounds)
         kept = store.verify_kept()

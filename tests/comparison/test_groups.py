@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from fedkeel import api, config
 from fedkeel.cli.main import app
-from fedkeel.comparison.groups import Read, compare_groups, paired
+from fedkeel.comparison.groups import Read, compare_groups, paired, read
 from fedkeel.errors import InputError
 from fedkeel.measure.settings import Measuring
 from fedkeel.runs.history import History, Measured, RoundSummary
@@ -95,3 +95,24 @@ def test_real_runs_over_three_seeds(tmp_path: Path) -> None:
     text = CliRunner().invoke(app, ["compare", *folders, "--target", "0.3"]).output
     assert "95% t interval" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_run_that_until_ended_is_whole_unless_it_missed_the_target(tmp_path: Path) -> None:
+    table: dict[str, Any] = {
+        "partition": {"clients": 5, "alpha": 0.5},
+        "model": {"name": "logistic"},
+        "training": {"rounds": 6, "participation": 0.4, "steps": 3, "until": {"accuracy": 0.05}},
+        "run": {"executor": "serial"},
+    }
+    (experiment,) = config.expand(table, [])
+    ran = api.run(experiment, tmp_path / "ended")
+    assert (ran.ended, ran.state.t < 6) == ("until", True)
+    assert compare_groups([read(tmp_path / "ended")], 0.05).warnings == ()
+    (missed,) = compare_groups([read(tmp_path / "ended")], 0.99).warnings
+    assert f"was ended by `until` after round {ran.state.t}, before it reached 0.99" in missed
+
+    del table["training"]["until"]
+    (experiment,) = config.expand(table, [])
+    api.run(experiment, tmp_path / "stopped", stop=lambda: True)
+    (stopped,) = compare_groups([read(tmp_path / "stopped")], 0.05).warnings
+    assert "has done 1 of 6 rounds" in stopped
