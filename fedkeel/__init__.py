@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fedkeel import data
+    from fedkeel import data, trackers
     from fedkeel.algorithms.contract import (
         Algorithm,
         AlgorithmParams,
@@ -101,13 +101,14 @@ __all__ = [
     "read_run",
     "report",
     "run",
+    "trackers",
     "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "data":
-        return importlib.import_module("fedkeel.data")
+    if name in ("data", "trackers"):
+        return importlib.import_module(f"fedkeel.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'fedkeel' has no attribute {name!r}")

@@ -38,6 +38,7 @@ from fedkeel.runs.fairness import Fairness, fairness
 from fedkeel.runs.fork import Fork
 from fedkeel.runs.history import History
 from fedkeel.runs.runner import Enough, Evaluation, Watcher
+from fedkeel.runs.watching import Several
 
 Target = Mapping[str, float] | Until | Enough
 """What ``until`` may be: a result to be reached, or a function of a round's progress."""
@@ -221,7 +222,7 @@ def train(
     workers: int | None = None,
     threads: int = 1,
     device: str = "cpu",
-    watch: Watcher | None = None,
+    watch: Watcher | Sequence[Watcher] | None = None,
     until: Target | None = None,
     stop: Callable[[], bool] | None = None,
     directory: str | Path | None = None,
@@ -250,7 +251,8 @@ def train(
     this process while it trains: one, since several processes with one thread each are faster. ``device`` is where
     clients compute: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
 
-    ``watch(progress)`` is called after every round with its number, its summary and the evaluations that were due.
+    ``watch(progress)`` is called after every round with its number, its summary and the evaluations that were due; it
+    may be a list of functions, and ``fedkeel.trackers`` has some that write for TensorBoard, MLflow or W&B.
     ``until`` ends training early: ``{"accuracy": 0.98}`` or ``{"loss": 0.1}`` after the first evaluated round whose
     test result reaches it, or a function of the progress after the round for which it returns True. ``stop()`` is asked
     after every round whether to end with it. Whatever ends training, the run so far is returned; ``run.ended`` says
@@ -328,9 +330,14 @@ def _until(training: Training, until: Target | None) -> tuple[Training, Enough |
     return training.model_copy(update={"until": target}), None
 
 
-def _listeners(watch: Watcher | None, stop: Callable[[], bool] | None, until: Enough | None) -> session.Listeners:
+def _listeners(
+    watch: Watcher | Sequence[Watcher] | None, stop: Callable[[], bool] | None, until: Enough | None
+) -> session.Listeners:
+    told: list[Watcher] = list(watch) if isinstance(watch, list | tuple) else [watch] if watch is not None else []  # type: ignore[list-item]
+    for one in told:
+        arguments.function("watch", one, "a round's progress")
     return session.Listeners(
-        None if watch is None else arguments.function("watch", watch, "a round's progress"),
+        told[0] if len(told) == 1 else Several(told) if told else None,
         None if stop is None else arguments.function("stop", stop),
         until,
     )
@@ -345,7 +352,7 @@ def run(
     resume: bool = False,
     fork: Fork | str | Path | None = None,
     allow_plugins: bool = False,
-    watch: Watcher | None = None,
+    watch: Watcher | Sequence[Watcher] | None = None,
     until: Target | None = None,
     stop: Callable[[], bool] | None = None,
     built: Callable[[Simulation], None] | None = None,

@@ -76,6 +76,11 @@ def _read(text: str, directory: Path, kind: type[Settled]) -> Settled:
         ) from None
 
 
+def fields(settled: Experiment | Call) -> dict[str, Any]:
+    """Everything that a run is started with, by dotted field."""
+    return _flat(settled.model_dump(mode="json"))
+
+
 def changes(was: Settled, asked: Settled) -> list[Change]:
     """Every field that differs, in the order of the schema."""
     before, now = was.model_dump(), asked.model_dump()

@@ -33,6 +33,7 @@ from fedkeel.runs.history import History
 from fedkeel.runs.lock import RunLock
 from fedkeel.runs.runner import ENOUGH, Enough, Progress, Watcher, execute, reached
 from fedkeel.runs.store import Beginning, Store, StoreError, holds_run
+from fedkeel.runs.watching import About, followed
 from fedkeel.state.row_memory import remember_within
 
 Why = Literal["finished", "until", "stopped"]
@@ -175,8 +176,12 @@ def _executed(
 
     watch, stop, keep = listeners.watch, listeners.stop, settled.run.checkpoint_every
     look = DriftWatch(simulation, settled.measure) if settled.measure.every else None
-    state, history = execute(simulation, settled.evaluation, store, watch, state, history, stop, keep, until, look)
-    return Ending(state, history, "until" if said else why(simulation, state, history))
+    place = None if store is None else store.directory
+    about = About(settled.label, place, changes.fields(settled), (history or History()).copy())
+    with followed(watch, about) as outcome:
+        state, history = execute(simulation, settled.evaluation, store, watch, state, history, stop, keep, until, look)
+        outcome.how = ended = "until" if said else why(simulation, state, history)
+    return Ending(state, history, ended)
 
 
 def why(simulation: Simulation, state: RunState, history: History) -> Why:

@@ -16,6 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {"algorithms", "learning", "state", "data"},
     "runs": {"engine", "algorithms", "learning", "state", "data"},
     "measure": {"engine", "algorithms", "learning", "state", "data"},
+    "trackers": {"runs"},
     "comparison": {"runs", "data", "sweeps"},
     "plots": {"api", "build", "calls", "changes", "config", "stored"}
     | {"comparison", "measure", "runs", "engine", "algorithms", "data"},

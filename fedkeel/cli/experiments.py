@@ -24,6 +24,7 @@ from fedkeel.runs.fork import Fork
 from fedkeel.runs.history import History
 from fedkeel.runs.interrupt import StopRequest
 from fedkeel.runs.store import Store, holds_run, rounds_done
+from fedkeel.trackers import tracker_of
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Options:
     data_dir: Path | None
     quiet: bool
     as_json: bool
+    track: tuple[str, ...] = ()
+    """Names of trackers."""
 
 
 def run_all(path: Path, settings: list[str], options: Options) -> None:
@@ -45,6 +48,8 @@ def run_all(path: Path, settings: list[str], options: Options) -> None:
     A run of a sweep that diverges is reported, and the others go on; the exit code is then 1.
     """
     runs = config.plan(path, settings, options.allow_plugins)
+    for name in options.track:  # one that cannot be had should be known before hours of rounds
+        tracker_of(name, options.out / runs[0].experiment.label)
     if options.resume:
         runs = [under_its_earlier_name(run, options.out) for run in runs]
         check_resumable([run.experiment for run in runs], options.out)
@@ -150,7 +155,7 @@ def _run_one(run: config.Planned, options: Options, stop: StopRequest, title: li
             resume=options.resume,
             fork=Fork.parse(options.fork) if options.fork else None,
             allow_plugins=options.allow_plugins,
-            watch=life,
+            watch=[life, *(tracker_of(name, directory) for name in options.track)],
             stop=stop,
             built=built,
         )

@@ -134,6 +134,9 @@ def run_experiment(
     allow_plugins: Annotated[
         bool, typer.Option("--allow-plugins", help="Import algorithms named module:Class, also from this folder.")
     ] = False,
+    track: Annotated[
+        list[str] | None, typer.Option(help="Also write for tensorboard, mlflow or wandb (may be repeated).")
+    ] = None,
     data_dir: DataDir = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -143,7 +146,8 @@ def run_experiment(
 
     if allow_plugins:
         _find_modules_here()
-    options = Options(out or Path("runs"), resume, fork, allow_plugins, data_dir, quiet or as_json, as_json)
+    place, tracked = out or Path("runs"), tuple(dict.fromkeys(track or []))
+    options = Options(place, resume, fork, allow_plugins, data_dir, quiet or as_json, as_json, tracked)
     run_all(experiment, settings or [], options)
 
 

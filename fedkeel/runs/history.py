@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from copy import copy
+from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from typing import Any
 
@@ -79,6 +80,10 @@ class History:
     """Where the time of a round went, in seconds by round and name; see ``time_split``."""
     fairness: dict[int, Fairness] = field(default_factory=dict)
     """How evenly clients are served, by round; only where ``evaluation.clients`` was on."""
+
+    def copy(self) -> History:
+        """The rounds so far, whatever follows."""
+        return History(**{each.name: copy(getattr(self, each.name)) for each in fields(self)})
 
     def series(self, model: str | None = None, split: str = "test") -> list[Measured]:
         """The evaluations of one candidate, in round order (default: the algorithm's first candidate)."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pydantic import Field
 
 from fedkeel.algorithms.validate import Settings
 from fedkeel.engine.exchange import Fault, Model
-from fedkeel.engine.noted import TIMED
+from fedkeel.engine.noted import TIMED, Noted
 from fedkeel.engine.rounds import Look, Rounds, RunState
 from fedkeel.engine.server import RoundRecord
 from fedkeel.engine.settings import Until
@@ -49,6 +49,8 @@ class Progress:
     """What went wrong in this round."""
     executor: str = ""
     """What computes the clients; where that is ``auto``, what it chose and why."""
+    noted: Mapping[str, Noted] = field(default_factory=dict)
+    """What the algorithm noted of this round, by name."""
 
 
 SHORT = 5.0
@@ -166,7 +168,7 @@ def rounds(
             commit[f"{TIMED}commit"] = time.perf_counter() - began  # too late for this round's own rows
         total = simulation.training.rounds
         used = simulation.computed_by()
-        return done.state, Progress(t, total, summary, measured, record.faults, used)
+        return done.state, Progress(t, total, summary, measured, record.faults, used, record.noted)
 
     unfinished: Done | None = None
     while state.t < simulation.training.rounds:
