@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test quick far-side bench lint format soak fuzz hostile clean
+.PHONY: setup demo test quick far-side bench lint format soak fuzz hostile docs clean
 
 setup: $(READY)
 
@@ -51,6 +51,15 @@ fuzz: $(READY)
 # Random modules against torch, random damage against the store, random settings and calls; about four minutes.
 hostile: $(READY)
 	$(BIN)/python -m tests.hostile --modules 2000 --damages 2000 --inputs 20000
+
+# All Markdown and the docstrings as a searchable site in build/site, without a network; about a minute.
+# Fails on a link, anchor or picture that leads nowhere, and on anything that a page would load from elsewhere.
+docs: $(VENV)/.ready-docs
+	$(BIN)/python docs/site/build.py
+
+$(VENV)/.ready-docs: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $@
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

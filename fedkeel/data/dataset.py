@@ -355,9 +355,9 @@ class Federation:
     def describe(self) -> dict[str, Any]:
         """Plain numbers on how unequal the clients are.
 
-        ``label_distance`` is the mean over clients of the total variation ½ Σ_c |p_i(c) − p(c)| between a client's
-        label distribution and that of all clients together: 0 for identical clients, towards 1 for disjoint ones. What
-        is about labels is left out where samples have no single label each.
+        ``label_distance`` is the mean over clients of the total variation ``½ Σ_c |p_i(c) − p(c)|`` between a
+        client's label distribution and that of all clients together: 0 for identical clients, towards 1 for disjoint
+        ones. What is about labels is left out where samples have no single label each.
         """
         sizes = self.sizes
         found = {
