@@ -1,12 +1,15 @@
 """The site of `make docs`: what its own look through the built pages finds, and that it knows every page there is."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+import fedkeel
 from docs.site import build, conf
 
 ROOT = Path(__file__).parents[1]
+MEMBERS = re.compile(r":members: (.+)\n")
 SOUND = """<html><head><link rel="stylesheet" href="look.css"><link rel="next" href="b.html"></head><body>
 <h1 id="top">A</h1><a href="b.html#below">b</a> <a href="#top">up</a> <a href="https://example.org/x">elsewhere</a>
 <a href="mailto:a@example.org">write</a><img src="p%20q.png"><img src="data:image/png;base64,AA==">
@@ -70,3 +73,11 @@ def test_links_to_folders_become_text() -> None:
     assert conf._without_folders("docs/papers/README.md", text) == (
         "see results and [it](../../fedkeel/api.py#x), ![](../pictures)"
     )
+
+
+def test_everything_public_is_on_the_page_about_the_code() -> None:
+    """By its own name, or with all of the module that it comes from."""
+    page = (ROOT / "docs" / "site" / "api.md").read_text()
+    whole = set(re.findall(r"automodule:: (\S+)\n   :members:\n", page))
+    named = set(re.findall(r":: fedkeel\.(\w+)\n", page)) | set(re.findall(r"\w+", " ".join(MEMBERS.findall(page))))
+    assert {name for name in fedkeel.__all__ if name not in named and fedkeel._HOMES[name] not in whole} == set()

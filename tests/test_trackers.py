@@ -302,3 +302,39 @@ def test_a_metric_that_is_not_finite_goes_through(tmp_path: Path) -> None:
     found = events(tmp_path / "events")
     assert math.isnan(found["value/n"][1])
     assert found["value/i"][1] == math.inf
+
+
+@LIBRARIES
+def test_a_place_that_cannot_be_written_ends_no_run(made: Made, read: Read, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    run, told = notices_of(experiment(2), tmp_path / "r", watch=made(tmp_path / "file"))
+    assert (run.ended, sum("was switched off" in text for text in told)) == ("finished", 1)
+
+
+def test_a_server_that_is_gone_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setattr(tracking, "PATIENCE", 0.5)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    gone = trackers.mlflow("http://127.0.0.1:9")
+    run, told = notices_of(experiment(2), tmp_path / "r", watch=gone)
+    assert (run.ended, sum("was switched off" in text for text in told)) == ("finished", 1)
+
+
+FULL = """
+import resource, sys, warnings
+import fedkeel as fk
+fed = fk.data.load("mnist5k").partition("dirichlet", clients=5, alpha=0.5, seed=0)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))  # as a disk that is full after 4 kB
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    run = fk.train("fedavg", model="logistic", data=fed, rounds=30, steps=1, executor="serial",
+                   watch=fk.trackers.tensorboard(sys.argv[1]))
+print(run.ended, sum("the tracker tensorboard was switched off, OSError" in str(w.message) for w in caught))
+"""
+
+
+def test_a_full_disk_ends_no_run(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    words = [sys.executable, "-c", FULL, str(tmp_path / "events")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=240)
+    assert done.stdout.split() == ["finished", "1"], done.stderr
