@@ -170,12 +170,18 @@ def read(path: Path, settings: list[str] | None = None, allow_plugins: bool = Fa
 
 def plan(path: Path, settings: list[str] | None = None, allow_plugins: bool = False) -> list[Planned]:
     """The runs of an experiment file as ``read`` gives them, with what the sweep makes of each."""
-    text = _text_of(path)
+    return plan_text(_text_of(path), path.name, settings, allow_plugins)
+
+
+def plan_text(
+    text: str, name: str = "experiment.toml", settings: list[str] | None = None, allow_plugins: bool = False
+) -> list[Planned]:
+    """The runs of an experiment given as the text of a file, which complaints call by ``name``."""
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, tables in tables in tables …
-        raise InputError(f"{path.name} is not valid TOML: {error}.") from None
-    return planned(table, settings or [], _Source(path.name, text), allow_plugins)
+        raise InputError(f"{name} is not valid TOML: {error}.") from None
+    return planned(table, settings or [], _Source(name, text), allow_plugins)
 
 
 def _text_of(path: Path) -> str:

@@ -54,6 +54,7 @@ def _plain(run: Overview) -> dict[str, Any]:
     values = asdict(run)
     accuracy = values.pop("accuracy")
     note = values.pop("note")
+    del values["curve"]  # a picture, not a result
     values["directory"] = str(run.directory)
     for key in ("last", "late", "best"):
         values[key] = None if math.isnan(accuracy[key]) else accuracy[key]

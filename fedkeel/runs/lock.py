@@ -80,33 +80,41 @@ class RunLock:
 
 def is_held(directory: Path) -> bool:
     """Whether a process works in a directory. It is only asked: no lock is taken that could be in somebody's way."""
+    return holder(directory) is not None
+
+
+def holder(directory: Path) -> int | None:
+    """The process that works in a directory, as the system knows it: 0 or less for one of another machine."""
     path = directory / FILE
     with _looking:
         try:
             if _key(path.stat()) in _held_here:
-                return True
+                return os.getpid()
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
-            return False
+            return None
         try:
             asked = fcntl.fcntl(file, fcntl.F_GETLK, _described(fcntl.F_WRLCK))
         except OSError:  # a file system without locks, on which no run can have one
-            return False
+            return None
         finally:
             os.close(file)
-    return asked[_TYPE : _TYPE + 2] != _described(fcntl.F_UNLCK)[_TYPE : _TYPE + 2]
+    values = struct.unpack(_FLOCK, asked)
+    return None if values[_TYPE] == fcntl.F_UNLCK else int(values[_PROCESS])
 
 
 _LINUX = platform.system() == "Linux"
-_TYPE = 0 if _LINUX else 20
-"""Where C's ``struct flock`` has the kind of lock: Linux begins with it, the BSDs and macOS have it last but one."""
+_FLOCK = "hhqqi4x" if _LINUX else "qqihh"
+"""C's ``struct flock`` of a 64-bit system; the BSDs and macOS have another order."""
+_TYPE, _PROCESS = (0, 4) if _LINUX else (3, 2)
+"""Which of its values are the kind of lock and the process that holds it."""
 
 
 def _described(kind: int) -> bytes:
     """A lock on a whole file as C's ``struct flock``."""
     if _LINUX:
-        return struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)
-    return struct.pack("qqihh", 0, 0, 0, kind, os.SEEK_SET)
+        return struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0)
+    return struct.pack(_FLOCK, 0, 0, 0, kind, os.SEEK_SET)
 
 
 def _key(status: os.stat_result) -> tuple[int, int, int]:

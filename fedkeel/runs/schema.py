@@ -6,7 +6,7 @@ import re
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
-from functools import cache
+from functools import cache, lru_cache
 
 SCHEMA = 4
 """Version of the tables that ``create`` makes."""
@@ -149,6 +149,7 @@ def _expected(statements: str) -> list[Object]:
         return _objects(db)
 
 
+@lru_cache(maxsize=256)
 def _plain(sql: object) -> object:
     """A definition without the layout of its text."""
     return re.sub(r" ?([(),]) ?", r"\1", " ".join(sql.split())) if isinstance(sql, str) else sql

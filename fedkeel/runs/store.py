@@ -68,6 +68,19 @@ class Event:
 
 
 @dataclass(frozen=True)
+class ClientRound:
+    """What a client did in a round in which its upload counted."""
+
+    round: int
+    client: int
+    steps: int
+    loss: float
+    """Mean local objective."""
+    drift: float
+    """‖y_i − w‖; NaN where it uploads no model."""
+
+
+@dataclass(frozen=True)
 class Beginning:
     """What a run's store holds from the start, or else there is no store."""
 
@@ -287,6 +300,12 @@ class Store:
                     if client != NO_CLIENT:
                         found.setdefault((round, client), {})[f"{split or 'value'} {name}"] = value
         return dict(sorted(found.items()))
+
+    def client_rounds(self) -> list[ClientRound]:
+        """What clients did in every round."""
+        with self._reading():
+            found = [row for _, rows in ledger.walk(self._db) for row in rows["clients"]]
+        return [ClientRound(*_floats(row)) for row in found]
 
     def events(self) -> list[Event]:
         """The run's diary, oldest first."""

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fedkeel import api, config
 from fedkeel.cli.main import app
+from fedkeel.runs import overview as runs_overview
 from fedkeel.runs.lock import FILE as LOCK
-from fedkeel.runs.lock import RunLock, is_held
-from fedkeel.runs.overview import Overview, overview, overviews
+from fedkeel.runs.lock import RunLock, holder, is_held
+from fedkeel.runs.overview import Overview, Overviews, overview, overviews, thinned
 from fedkeel.runs.reported import reported
 from fedkeel.runs.runner import Progress
 from fedkeel.runs.store import FILE, Store
@@ -197,3 +200,60 @@ def test_the_three_accuracies_by_hand() -> None:
     assert (found.last, found.late, found.best, found.best_round) == (0.7, pytest.approx(0.6), 0.9, 5)
     assert reported([(5, 0.9)], 20).late == 0.9
     assert str(reported([], 3)) == "no accuracy measured"
+
+
+def test_a_run_that_did_not_change_is_not_read_again(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "r"
+    shutil.copytree(finished, folder)
+    kept = Overviews(tmp_path)
+    monkeypatch.setattr(runs_overview, "SETTLED", -(10**18))  # the copy was made just now
+    first = kept.line(folder)
+    with monkeypatch.context() as blind:
+        blind.setattr(runs_overview, "_read", None)
+        assert kept.line(folder) == first
+        with RunLock(folder):
+            assert kept.line(folder).state == "running"  # which is asked all the same
+        kept.forget(but=set())
+        with pytest.raises(TypeError):
+            kept.line(folder)
+    status = (folder / FILE).stat()
+    with closing(sqlite3.connect(folder / FILE)) as db:
+        db.execute("UPDATE metrics SET accuracy = 0.125 WHERE round = 3")
+        db.commit()
+    os.utime(folder / FILE, ns=(status.st_atime_ns, status.st_mtime_ns))  # as if nothing had been
+    assert kept.line(folder).accuracy.last == 0.125
+
+
+def test_what_is_kept_of_a_run_that_goes_on_is_never_behind(tmp_path: Path) -> None:
+    """Rounds follow each other faster than clocks of file systems tick, so that times alone would not tell."""
+    kept = Overviews(tmp_path)
+    seen: list[bool] = []
+
+    def look(progress: Progress) -> None:
+        seen.append(kept.line(tmp_path / "a") == overview(tmp_path / "a"))
+
+    api.run(experiment(rounds=12), tmp_path / "a", watch=look)
+    assert seen == [True] * 12
+    assert kept.line(tmp_path / "a") == overview(tmp_path / "a")
+    assert kept.line(tmp_path / "a").state == "finished"
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=300), st.integers(2, 80))
+def test_a_thinned_curve_keeps_its_ends_and_its_order(values: list[int], most: int) -> None:
+    found = thinned(values, most)
+    assert (found[0], found[-1], len(found)) == (values[0], values[-1], min(len(values), most))
+    rest = iter(values)
+    assert all(value in rest for value in found)
+
+
+def test_the_system_knows_who_holds_a_run(tmp_path: Path) -> None:
+    assert holder(tmp_path) is None
+    with RunLock(tmp_path):
+        assert holder(tmp_path) == os.getpid()
+        code = "import sys; from pathlib import Path; from fedkeel.runs.lock import holder; "
+        code += f"print(holder(Path({str(tmp_path)!r})))"
+        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert int(told.stdout) == os.getpid()
+    assert holder(tmp_path) is None

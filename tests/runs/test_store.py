@@ -36,6 +36,19 @@ def test_history_comes_back_equal(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_clients_did_comes_back(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    _, history = execute(tiny_simulation(make_algorithm("fedavg"), rounds=3), Evaluation(clients=True), store)
+    did, scores = store.client_rounds(), store.client_scores()
+    store.close()
+    assert [(one.round, one.client) for one in did] == [(t, client) for t in (1, 2, 3) for client in range(5)]
+    for summary in history.rounds:
+        of_round = [one for one in did if one.round == summary.round]
+        assert sum(one.steps for one in of_round) == summary.steps
+        assert sum(one.drift for one in of_round) / 5 == pytest.approx(summary.drift)
+    assert {(score.round, score.client) for score in scores} == {(one.round, one.client) for one in did}
+
+
 def test_only_changed_client_rows_are_written(tmp_path: Path) -> None:
     store = Store.create(tmp_path)
     simulation = tiny_simulation(make_algorithm("scaffold"), participation=0.4)
