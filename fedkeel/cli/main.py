@@ -265,6 +265,28 @@ def runs(
     show_runs(folder, sort, as_json, as_csv)
 
 
+@app.command()
+def ui(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Where runs are; absent: runs.", callback=usable)
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; beyond this machine a token is needed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at; 0: any free one.", min=0, max=65535)] = 8423,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="FEDKEEL_UI_TOKEN", help="What a browser must know; absent: made where one is needed."),
+    ] = None,
+    data_dir: DataDir = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Nothing can be started or stopped.")] = False,
+) -> None:
+    """Show runs in a browser while they train: curves, clients, comparison; start and stop them there."""
+    from fedkeel.cli.ui import run_ui
+
+    run_ui(folder, host, port, token, data_dir, read_only)
+
+
 @app.command(name="compare")
 def compare_runs(
     runs: Annotated[list[Path], typer.Argument(help="Directories of runs.", callback=usable)],

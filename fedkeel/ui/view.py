@@ -1,0 +1,146 @@
+"""One run as its page shows it. Every number was compared with its digest before; nothing is written or locked."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections import OrderedDict
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedkeel.errors import FedkeelError
+from fedkeel.runs import lock
+from fedkeel.runs.history import History
+from fedkeel.runs.overview import Overview, Stamp, overview, settled, stamp
+from fedkeel.runs.store import ClientRound, ClientScore, Event, Store
+
+MOST = 24
+"""Runs that are kept in memory."""
+
+
+@dataclass(frozen=True)
+class ClientLine:
+    """What is known of a client."""
+
+    client: int
+    rounds: int
+    """In which its upload counted."""
+    last: int
+    steps: int
+    """In all of them."""
+    loss: float
+    drift: float
+    """Both in its last round."""
+    accuracy: float
+    """On its own samples when that was last measured; NaN where it was not."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A run at a moment."""
+
+    directory: Path
+    overview: Overview
+    version: str
+    read: float
+    """When, in seconds since 1970."""
+    history: History
+    did: tuple[ClientRound, ...]
+    clients: tuple[ClientLine, ...]
+    events: tuple[Event, ...]
+    configuration: str
+    facts: dict[str, str]
+    """What else the store knows of the run, for people."""
+    trouble: str = ""
+    """Why nothing of this could be read."""
+
+
+class Views:
+    """Runs that were looked at; a run is read again when its files have changed. May be used by any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._kept: OrderedDict[Path, tuple[Stamp, bool, View]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def view(self, directory: Path) -> View:
+        """The run as it is now."""
+        now, running, before = time.time_ns(), lock.is_held(directory), stamp(directory)
+        with self._lock:
+            known = self._kept.get(directory)
+            if known is not None and known[:2] == (before, running):
+                self._kept.move_to_end(directory)
+                return known[2]
+        found = read(directory, self.folder, version(directory))
+        with self._lock:
+            self._kept.pop(directory, None)
+            if stamp(directory) == before and settled(before, now):
+                self._kept[directory] = (before, running, found)
+                while len(self._kept) > MOST:
+                    self._kept.popitem(last=False)
+        return found
+
+
+def version(directory: Path) -> str:
+    """Another one whenever something about a run may have changed; made without reading it."""
+    parts = [value for part in stamp(directory) for value in (*part, -1)]
+    return f"{hash((*parts, lock.holder(directory))) & 0xFFFFFFFFFFFFFFFF:016x}"
+
+
+def read(directory: Path, folder: Path, version: str) -> View:
+    """Everything that a page shows; damage is a sentence."""
+    read_at, line = time.time(), overview(directory, folder)
+    try:
+        with closing(Store.reading(directory)) as store:
+            history, events, configuration = store.history(), store.events(), store.configuration()
+            did, scores = store.client_rounds(), store.client_scores()
+            facts = _facts(store)
+    except (FedkeelError, OSError) as error:
+        return View(directory, line, version, read_at, History(), (), (), (), "", {}, str(error))
+    clients = _lines(did, scores)
+    return View(directory, line, version, read_at, history, tuple(did), clients, tuple(events), configuration, facts)
+
+
+def _lines(did: list[ClientRound], scores: list[ClientScore]) -> tuple[ClientLine, ...]:
+    accuracy = {score.client: score.accuracy for score in scores}  # in round order, so the last one stays
+    rounds: dict[int, list[ClientRound]] = {}
+    for one in did:
+        rounds.setdefault(one.client, []).append(one)
+    return tuple(
+        ClientLine(
+            client,
+            len(mine),
+            mine[-1].round,
+            sum(one.steps for one in mine),
+            mine[-1].loss,
+            mine[-1].drift,
+            accuracy.get(client, math.nan),
+        )
+        for client, mine in sorted(rounds.items())
+    )
+
+
+def _facts(store: Store) -> dict[str, str]:
+    found: dict[str, str] = {}
+    data = _table(store.meta("data"))
+    if isinstance(data.get("clients"), int):
+        found["clients"] = f"{data['clients']:,}"
+    executor = _table(store.meta("executor"))
+    if isinstance(executor.get("executor"), str):
+        found["computed by"] = executor["executor"]
+    parent = store.meta("parent")
+    if parent:
+        found["started from"] = f"round {store.meta('parent_round')} of {parent}"
+    return found
+
+
+def _table(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
