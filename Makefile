@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test quick far-side bench lint format soak fuzz hostile docs clean
+.PHONY: setup demo test test-ui quick far-side bench lint format soak fuzz hostile docs clean
 
 setup: $(READY)
 
@@ -18,6 +18,12 @@ demo: $(READY)
 
 test: lint
 	$(BIN)/pytest -n 2
+
+# The live page, also in a browser; Debian's Chromium is installed where none is found.
+test-ui: $(READY)
+	command -v chromium chromium-browser google-chrome > /dev/null || sudo apt-get install -y chromium || \
+		apt-get install -y chromium
+	$(BIN)/pytest -n 2 tests/ui
 
 # For the inner loop: laws of the parts, without processes, kills or long runs.
 QUICK := tests/learning tests/data tests/algorithms/test_traces.py tests/algorithms/test_quadratics.py \

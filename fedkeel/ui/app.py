@@ -181,7 +181,6 @@ def run(site: Site, request: Request) -> Response:
     history = view.history
     names = history.names
     table = history.table()
-    facts = {"model": "", "rule": ""} | view.facts
     return site.page(
         request,
         "run.html",
@@ -190,7 +189,6 @@ def run(site: Site, request: Request) -> Response:
         line=line,
         view=view,
         run=view.overview,
-        facts={name: value for name, value in facts.items() if value},
         reported=history.reported(),
         charts=_charts(view),
         maps=_maps(view, names),

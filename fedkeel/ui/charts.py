@@ -22,6 +22,10 @@ MOST_CELLS = 60
 """Columns and rows of a map; beyond, neighbours are one cell with their mean, and the chart says so."""
 
 
+SCHEME = {"name": "viridis", "extent": [0.15, 0.97]}
+"""Without its ends, of which one would be lost on a dark ground and the other on a light one."""
+
+
 @dataclass(frozen=True)
 class Point:
     """A value of a line."""
@@ -140,7 +144,7 @@ def _map(cells: Mapping[tuple[int, int], float], title: str) -> Any:
         .encode(
             x=alt.X("round:O", title=_cell("round", across), scale=alt.Scale(domain=rounds), axis=alt.Axis(**quiet)),
             y=alt.Y("client:O", title=_cell("client", down), scale=alt.Scale(domain=clients), axis=alt.Axis(**quiet)),
-            color=alt.Color("value:Q", title=title, scale=alt.Scale(scheme="viridis"), legend=alt.Legend(format="~g")),
+            color=alt.Color("value:Q", title=title, scale=alt.Scale(scheme=SCHEME), legend=alt.Legend(format="~g")),
         )
     )
     return theme.styled(chart.properties(width=WIDE - 70, height=height), alt.TitleParams(""), grid=False)

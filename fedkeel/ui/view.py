@@ -6,6 +6,7 @@ import json
 import math
 import threading
 import time
+import tomllib
 from collections import OrderedDict
 from contextlib import closing
 from dataclasses import dataclass
@@ -53,8 +54,8 @@ class View:
     clients: tuple[ClientLine, ...]
     events: tuple[Event, ...]
     configuration: str
-    facts: dict[str, str]
-    """What else the store knows of the run, for people."""
+    facts: tuple[str, ...]
+    """What else the store knows of the run, in a few words each."""
     trouble: str = ""
     """Why nothing of this could be read."""
 
@@ -98,9 +99,9 @@ def read(directory: Path, folder: Path, version: str) -> View:
         with closing(Store.reading(directory)) as store:
             history, events, configuration = store.history(), store.events(), store.configuration()
             did, scores = store.client_rounds(), store.client_scores()
-            facts = _facts(store)
-    except (FedkeelError, OSError) as error:
-        return View(directory, line, version, read_at, History(), (), (), (), "", {}, str(error))
+            facts = _facts(store, configuration)
+    except (FedkeelError, OSError, tomllib.TOMLDecodeError) as error:
+        return View(directory, line, version, read_at, History(), (), (), (), "", (), str(error))
     clients = _lines(did, scores)
     return View(directory, line, version, read_at, history, tuple(did), clients, tuple(events), configuration, facts)
 
@@ -124,18 +125,29 @@ def _lines(did: list[ClientRound], scores: list[ClientScore]) -> tuple[ClientLin
     )
 
 
-def _facts(store: Store) -> dict[str, str]:
-    found: dict[str, str] = {}
-    data = _table(store.meta("data"))
-    if isinstance(data.get("clients"), int):
-        found["clients"] = f"{data['clients']:,}"
-    executor = _table(store.meta("executor"))
-    if isinstance(executor.get("executor"), str):
-        found["computed by"] = executor["executor"]
+def _facts(store: Store, configuration: str) -> tuple[str, ...]:
+    table = tomllib.loads(configuration) if configuration else {}
+    found = []
+    clients = _table(store.meta("data")).get("clients")
+    if isinstance(clients, int):
+        found.append(f"{clients:,} clients")
+    rule = _part(table, "partition")
+    if "rule" in rule:
+        found.append(f"{rule['rule']} {rule['alpha']:g}" if isinstance(rule.get("alpha"), float) else str(rule["rule"]))
+    if "name" in _part(table, "model"):
+        found.append(str(table["model"]["name"]))
+    executor = _table(store.meta("executor")).get("executor")
+    if isinstance(executor, str):
+        found.append(executor)
     parent = store.meta("parent")
     if parent:
-        found["started from"] = f"round {store.meta('parent_round')} of {parent}"
-    return found
+        found.append(f"from round {store.meta('parent_round')} of {parent}")
+    return tuple(found)
+
+
+def _part(table: dict[str, Any], name: str) -> dict[str, Any]:
+    found = table.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _table(text: str | None) -> dict[str, Any]:

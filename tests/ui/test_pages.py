@@ -16,7 +16,7 @@ pytest.importorskip("starlette", reason="the page needs the extra ui")
 
 from starlette.testclient import TestClient
 
-from fedkeel import api
+from fedkeel import api, config
 from fedkeel.runs.lock import RunLock
 from fedkeel.runs.overview import Overview
 from fedkeel.runs.reported import Reported
@@ -192,6 +192,18 @@ def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
     assert "Resume…" in page
 
 
+def test_a_page_opened_before_the_first_round_asks_for_its_charts(folder: Path) -> None:
+    (folder / "new").mkdir()
+    with closing(Store.create(folder / "new", config.dump(experiment()))):
+        pass
+    with client_of(site_of(folder)) as client:
+        found = keys(client)
+        assert re.search(r'<div id="pictures" hx-get', text_of(client, f"/run/{found['new']}"))
+        later = text_of(client, f"/run/{found['feddc-mnist5k-seed0']}")
+        assert '<div id="pictures">' in later
+        assert "5 clients · dirichlet 0.5 · logistic" in later
+
+
 def test_what_is_kept_of_a_run_is_never_behind(folder: Path) -> None:
     """Changed with the same times and the same size: only the change time of the file tells."""
     views, directory = Views(folder), folder / "fedavg-mnist5k-seed0"
@@ -311,7 +323,7 @@ def test_runs_are_compared(client: TestClient) -> None:
     found = keys(client)
     query = "&".join(f"run={key}" for key in found.values())
     page = text_of(client, f"/compare?{query}&target=0.5")
-    assert page.count('<th scope="row" class="name">') == 3
+    assert page.count('<th scope="row" class="c-name">') == 3
     assert "rounds to 0.5" in page
     assert client.get(f"/compare.svg?{query}").text.count("mnist5k-seed0") >= 3
     for odd in ("target=x", "target=nan", "target=-3", "run=", "run=x"):
