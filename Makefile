@@ -21,8 +21,7 @@ test: lint
 
 # The live page, also in a browser; Debian's Chromium is installed where none is found.
 test-ui: $(READY)
-	command -v chromium chromium-browser google-chrome > /dev/null || sudo apt-get install -y chromium || \
-		apt-get install -y chromium
+	command -v chromium || command -v google-chrome || $(shell [ "$$(id -u)" = 0 ] || echo sudo) apt-get install -y chromium
 	$(BIN)/pytest -n 2 tests/ui
 
 # For the inner loop: laws of the parts, without processes, kills or long runs.

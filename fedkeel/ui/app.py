@@ -24,7 +24,7 @@ from fedkeel.ui.guard import App, Guard, Guarded
 from fedkeel.ui.listing import COLUMNS, PAGE, STATES, Query
 from fedkeel.ui.pictures import Pictures
 
-PATIENCE = 0.4
+PATIENCE = 0.25
 """Seconds that a list waits for runs to be read; it is shown then with those that were."""
 MOST_COMPARED = 12
 MOST_LISTENERS = 40

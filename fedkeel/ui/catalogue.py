@@ -16,6 +16,9 @@ from pathlib import Path
 from fedkeel.errors import FedkeelError
 from fedkeel.runs.overview import Overview, Overviews, directories
 
+NAMES = 2.0
+"""Seconds that the first list waits for the names of runs."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -54,17 +57,18 @@ class Catalogue:
         self._lock = threading.Lock()
         self._seen = Seen((), 0, None)
         self._looking: threading.Thread | None = None
-        self.took = 0.0
-        """Seconds of the last look."""
+        self._named = threading.Event()
 
     def look(self, patience: float) -> Seen:
-        """The list after a look at all runs, or as far as that came in so many seconds."""
+        """The list after a look at all runs, or as far as that came in so many seconds; names at least are waited for."""
         with self._lock:
             thread = self._looking
             if thread is None or not thread.is_alive():
                 thread = self._looking = threading.Thread(target=self._look, name="fedkeel-ui-look", daemon=True)
                 thread.start()
         thread.join(patience)
+        if patience > 0:
+            self._named.wait(NAMES)
         return self.seen
 
     @property
@@ -86,7 +90,7 @@ class Catalogue:
         return Overviews(self.folder).line(directory)
 
     def _look(self) -> None:
-        began, clock = time.time(), time.monotonic()
+        began = time.time()
         found = self._walk()
         if isinstance(found, str):
             self._publish((), began, found)
@@ -103,7 +107,6 @@ class Catalogue:
                 self._publish(tuple(lines.values()), None)
                 shown = time.monotonic()
         self._publish(tuple(lines.values()), began)
-        self.took = time.monotonic() - clock
 
     def _walk(self) -> list[Line] | str:
         """All runs that there are, not read yet but where a folder may not be entered; or why none can be found."""
@@ -125,6 +128,7 @@ class Catalogue:
             whole = before.whole if whole is None else whole
             same = (before.lines, before.trouble, before.whole is None) == (lines, trouble, whole is None)
             self._seen = Seen(lines, before.version if same else before.version + 1, whole, trouble)
+            self._named.set()
 
 
 def _kept(known: Line | None, line: Line) -> Overview | None:

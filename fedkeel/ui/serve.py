@@ -80,7 +80,8 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def _warm(site: Site) -> None:
-    """Load what pages of runs need while nobody waits for it; the list needs none of it."""
+    """Load what pages of runs need while nobody waits for it; the list needs none of it, and comes first."""
+    site.catalogue.look(60)
     import altair
     import vl_convert
 

@@ -4,6 +4,8 @@ import html
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -395,3 +397,8 @@ def test_read_only_has_no_buttons(folder: Path) -> None:
         assert "Resume…" not in page
         assert "/new" not in page
         assert client.get("/new").status_code == 403
+
+
+def test_the_list_does_not_wait_for_torch() -> None:
+    code = "import sys, fedkeel.ui.serve; sys.exit(bool({'torch', 'altair', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=pages.HERE.parents[1], check=False).returncode == 0
