@@ -27,6 +27,8 @@ from fedkeel.ui.pictures import Pictures
 PATIENCE = 0.25
 """Seconds that a list waits for runs to be read; it is shown then with those that were."""
 MOST_COMPARED = 12
+MOST_NOTED = 12
+"""Noted values that are drawn."""
 MOST_LISTENERS = 40
 """Pages that follow runs at the same time."""
 KINDS = {
@@ -179,7 +181,7 @@ def run(site: Site, request: Request) -> Response:
         return site.missing(request, f"There is no such run in {site.folder}; it may have been moved or deleted.")
     view = site.views.view(line.directory)
     history = view.history
-    names = history.names
+    names, left = _noted(history.names)
     table = history.table()
     return site.page(
         request,
@@ -192,6 +194,7 @@ def run(site: Site, request: Request) -> Response:
         reported=history.reported(),
         charts=_charts(view),
         maps=_maps(view, names),
+        left=left,
         rows=table[-PAGE:][::-1],
         more_rows=max(0, len(table) - PAGE),
         metric_names=history.metric_names,
@@ -224,9 +227,15 @@ def _maps(view: Any, names: list[str]) -> list[tuple[str, str, str]]:
     if any(one.drift == one.drift for one in view.did):
         said = "How far each client's model moved away from the global one, client by round."
         found.append((MAP, "Drift of each client", said))
-    for at, name in enumerate(names[:12]):
+    for at, name in enumerate(names):
         found.append((f"noted-{at}", name, f"What was noted as {name}, by round."))
     return found
+
+
+def _noted(names: list[str]) -> tuple[list[str], list[str]]:
+    """Which noted values are drawn, and which are not: what was measured first, where time went last."""
+    ordered = sorted(names, key=lambda name: 0 if name.startswith("measure.") else 2 if name.startswith("time.") else 1)
+    return ordered[:MOST_NOTED], ordered[MOST_NOTED:]
 
 
 def picture(site: Site, request: Request) -> Response:
@@ -245,7 +254,7 @@ def picture(site: Site, request: Request) -> Response:
         "traffic": lambda: charts.traffic(history),
         MAP: lambda: charts.drift_map(view.did),
     }
-    for at, noted in enumerate(history.names[:12]):
+    for at, noted in enumerate(_noted(history.names)[0]):
         made[f"noted-{at}"] = partial(charts.noted, history, noted)
     if name not in made:
         return _no_picture()

@@ -60,7 +60,7 @@ class Catalogue:
         self._named = threading.Event()
 
     def look(self, patience: float) -> Seen:
-        """The list after a look at all runs, or as far as that came in so many seconds; names at least are waited for."""
+        """The list after a look at all runs, or as far as that came in so many seconds; its names are waited for."""
         with self._lock:
             thread = self._looking
             if thread is None or not thread.is_alive():

@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
@@ -55,7 +56,8 @@ def serve(
             tell(f"token: {token}")
         site.catalogue.look(0)  # begins to read before somebody asks
         threading.Thread(target=_warm, args=(site,), daemon=True).start()
-        server.run(sockets=[listener])
+        with suppress(KeyboardInterrupt):  # which uvicorn raises anew when it has ended
+            server.run(sockets=[listener])
         left = [job for job in site.jobs if job.code is None]
         for job in left:
             tell(f"{job.what} goes on as process {job.process.pid}; `kill -INT {job.process.pid}` stops it.")
@@ -71,6 +73,7 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(128)  # whoever reads the address may ask at once
     except OSError as error:
         listener.close()
         raise InputError(
