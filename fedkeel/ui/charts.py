@@ -43,12 +43,12 @@ def accuracy(history: History) -> Any:
 def loss(history: History) -> Any:
     """Test loss of every candidate, and the mean local objective."""
     local = [Point("local objective", r.round, r.train_loss) for r in history.rounds]
-    return _lines([*_measured(history, "loss"), *local], "loss", "~g")
+    return _lines([*_measured(history, "loss"), *local], "loss", ".4~g")
 
 
 def drift(history: History) -> Any:
     """Mean distance that a client's model moves away from the global one in a round."""
-    return _lines([Point("drift", r.round, r.drift) for r in history.rounds], "mean ‖y − w‖", "~g")
+    return _lines([Point("drift", r.round, r.drift) for r in history.rounds], "mean ‖y − w‖", ".4~g")
 
 
 def traffic(history: History) -> Any:
@@ -57,7 +57,7 @@ def traffic(history: History) -> Any:
     for summary in history.rounds:
         total += summary.bytes_down + summary.bytes_up
         points.append(Point("both directions", summary.round, total / 1e6))
-    return _lines(points, "MB sent so far", "~g")
+    return _lines(points, "MB sent so far", ".4~g")
 
 
 def drift_map(did: Sequence[ClientRound]) -> Any:
@@ -75,7 +75,7 @@ def noted(history: History, name: str) -> Any:
             cells |= {(int(client), round): float(one) for client, one in value.items()}
         else:
             points.append(Point(name, round, float(value)))
-    return _map(cells, name) if cells else _lines(points, name, "~g")
+    return _map(cells, name) if cells else _lines(points, name, ".4~g")
 
 
 def together(histories: Mapping[str, History]) -> Any:
@@ -144,7 +144,7 @@ def _map(cells: Mapping[tuple[int, int], float], title: str) -> Any:
         .encode(
             x=alt.X("round:O", title=_cell("round", across), scale=alt.Scale(domain=rounds), axis=alt.Axis(**quiet)),
             y=alt.Y("client:O", title=_cell("client", down), scale=alt.Scale(domain=clients), axis=alt.Axis(**quiet)),
-            color=alt.Color("value:Q", title=title, scale=alt.Scale(scheme=SCHEME), legend=alt.Legend(format="~g")),
+            color=alt.Color("value:Q", title=title, scale=alt.Scale(scheme=SCHEME), legend=alt.Legend(format=".4~g")),
         )
     )
     return theme.styled(chart.properties(width=WIDE - 70, height=height), alt.TitleParams(""), grid=False)

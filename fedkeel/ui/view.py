@@ -21,6 +21,9 @@ from fedkeel.runs.store import ClientRound, ClientScore, Event, Store
 
 MOST = 24
 """Runs that are kept in memory."""
+BRIEFLY = 1.5
+"""Seconds for which a run is not read again although its files were changed so recently that their times do not tell
+whether they were changed since: the pictures of a page are of one reading then."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Views:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._kept: OrderedDict[Path, tuple[Stamp, bool, View]] = OrderedDict()
+        self._kept: OrderedDict[Path, tuple[Stamp, bool, View, float]] = OrderedDict()
         self._lock = threading.Lock()
 
     def view(self, directory: Path) -> View:
@@ -73,16 +76,16 @@ class Views:
         now, running, before = time.time_ns(), lock.is_held(directory), stamp(directory)
         with self._lock:
             known = self._kept.get(directory)
-            if known is not None and known[:2] == (before, running):
+            if known is not None and known[:2] == (before, running) and time.monotonic() < known[3]:
                 self._kept.move_to_end(directory)
                 return known[2]
         found = read(directory, self.folder, version(directory))
         with self._lock:
             self._kept.pop(directory, None)
-            if stamp(directory) == before and settled(before, now):
-                self._kept[directory] = (before, running, found)
-                while len(self._kept) > MOST:
-                    self._kept.popitem(last=False)
+            good = math.inf if settled(before, now) else time.monotonic() + BRIEFLY
+            self._kept[directory] = (before, running, found, good)
+            while len(self._kept) > MOST:
+                self._kept.popitem(last=False)
         return found
 
 

@@ -40,12 +40,43 @@
   });
 
   const renewed = (address, now) => address.replace(/([?&]v=)[^&]*/, "$1" + encodeURIComponent(now));
-  const redraw = (now) => {
-    for (const source of document.querySelectorAll("picture source")) source.srcset = renewed(source.srcset, now);
-    for (const image of document.querySelectorAll("picture img")) {
-      image.src = renewed(image.getAttribute("src"), now);
+  const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+  const arrived = () => Promise.all([...document.querySelectorAll("picture img")].map((image) => image.complete ? null :
+    new Promise((done) => ["load", "error"].forEach((name) => image.addEventListener(name, done, { once: true })))));
+
+  // Pictures are asked for again only when those on their way are there, and not more than a fifth of the time is spent
+  // on drawing them: the processor is for training.
+  let wanted = null, drawing = false;
+  const redraw = async (now) => {
+    wanted = now;
+    if (drawing) return;
+    drawing = true;
+    while (wanted !== null) {
+      await arrived();
+      const began = performance.now(), next = wanted;
+      wanted = null;
+      for (const source of document.querySelectorAll("picture source")) source.srcset = renewed(source.srcset, next);
+      for (const image of document.querySelectorAll("picture img")) {
+        image.src = renewed(image.getAttribute("src"), next);
+      }
+      await pause(20);
+      await arrived();
+      await pause(Math.max(1500, 4 * (performance.now() - began)));
     }
+    drawing = false;
   };
+
+  // A page that nobody sees waits until somebody does.
+  let behind = false;
+  const renew = () => {
+    behind = document.hidden;
+    if (behind) return;
+    if (window.htmx) window.htmx.trigger(body, "live");
+    redraw(version);
+  };
+  document.addEventListener("visibilitychange", () => {
+    if (behind) renew();
+  });
 
   if (!body.dataset.events || !window.EventSource) return;
   const source = new EventSource(body.dataset.events);
@@ -53,8 +84,7 @@
     say("live", "on");
     if (event.data === version) return;
     version = event.data;
-    if (window.htmx) window.htmx.trigger(body, "live");
-    redraw(version);
+    renew();
   });
   source.onopen = () => say("live", "on");
   source.onerror = () => say("not live: no answer", "off");
