@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +35,7 @@ def serve(
         raise InputError(f"--token must have at least {SHORTEST} printable characters; leave it out and one is made.")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
+    sys.setswitchinterval(0.001)  # pages are answered while a thread reads runs
     with listening(host, port) as listener:
         at = listener.getsockname()[1]
         site = Site(folder, Guard.of(host, at, token), data_dir, read_only)
