@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedkeel.errors import InputError, invalid
+from fedkeel.errors import InputError, invalid, printable
 
 INK, FAINT, GRID, BAR = "#1f2933", "#6b7682", "#e9edf1", "#9db4c8"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#4d4d4d", "#7f3b08", "#a0a000")
@@ -135,10 +135,29 @@ def save_chart(chart: Any, path: str | os.PathLike[str]) -> Path:
         if kind == "html":
             target.write_text(as_page(chart), encoding="utf-8")
         else:
-            chart.save(str(target), format=kind, scale_factor=2 if kind == "png" else 1)
+            plain = type(chart).from_dict(specification(chart))
+            plain.save(str(target), format=kind, scale_factor=2 if kind == "png" else 1)
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.strerror}; choose another place.") from None
     return target
+
+
+def specification(chart: Any) -> dict[str, Any]:
+    """A chart as Vega-Lite in which every text is printable.
+
+    Names of runs and classes may come from anybody, and a character that XML has no place for ends the whole process
+    that draws it.
+    """
+    found: dict[str, Any] = _spelt_out(chart.to_dict())
+    return found
+
+
+def _spelt_out(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {printable(key): _spelt_out(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_spelt_out(one) for one in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def as_page(chart: Any) -> str:
@@ -146,7 +165,7 @@ def as_page(chart: Any) -> str:
 
     Names of runs may be anything: in the specification no ``<`` stands as such, so that none can end the script.
     """
-    spec = json.dumps(chart.to_dict()).replace("<", "\\u003c")
+    spec = json.dumps(specification(chart)).replace("<", "\\u003c")
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>fedkeel</title>\n'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from fedkeel import theme
 from fedkeel.pages.markup import Markup, tag
 
 
@@ -15,7 +16,7 @@ def figure(chart: Any, number: int, known: str = "") -> Markup:
     """
     import vl_convert
 
-    spec = chart.to_dict()
+    spec = theme.specification(chart)
     title, notes = _told(spec.pop("title", {}))
     spec["background"], spec["padding"] = None, 4
     spec["config"] = {**spec.get("config", {}), "aria": False}

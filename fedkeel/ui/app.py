@@ -300,13 +300,12 @@ def compare(site: Site, request: Request) -> Response:
 
 
 def compare_picture(site: Site, request: Request) -> Response:
+    """Their curves, seeds of the same settings as one."""
     from fedkeel.ui import charts
 
-    lines = _chosen(site, request)[:MOST_COMPARED]
-    views = {line.name: site.views.view(line.directory) for line in lines}
-    key = ("compare", *((name, view.version) for name, view in views.items()))
-    histories = {name: view.history for name, view in views.items()}
-    return _svg(site.pictures.picture(key, _shade(request), lambda: charts.together(histories)))
+    places = [line.directory for line in _chosen(site, request)[:MOST_COMPARED]]
+    key = ("compare", *((place, _version(place)) for place in places))
+    return _svg(site.pictures.picture(key, _shade(request), lambda: charts.together(places)))
 
 
 def new(site: Site, request: Request) -> Response:

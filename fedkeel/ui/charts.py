@@ -8,9 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedkeel import theme
+from fedkeel.plots.figure import Options
+from fedkeel.plots.kinds import draw, read
+from fedkeel.plots.sources import choose
 from fedkeel.runs.history import History
 from fedkeel.runs.store import ClientRound
 
@@ -78,10 +82,12 @@ def noted(history: History, name: str) -> Any:
     return _map(cells, name) if cells else _lines(points, name, ".4~g")
 
 
-def together(histories: Mapping[str, History]) -> Any:
-    """Test accuracy of several runs."""
-    points = [Point(name, m.round, m.accuracy) for name, history in histories.items() for m in history.series()]
-    return _lines(points, "test accuracy", ".0%", list(histories), WIDE)
+def together(directories: Sequence[Path]) -> Any:
+    """Test accuracy of several runs, as ``fedkeel plot`` draws it; what must be known beside it, the page says."""
+    if not directories:
+        return None
+    figure, _ = read(choose(list(directories)), "accuracy", Options())
+    return draw("accuracy", figure)
 
 
 def _measured(history: History, what: str) -> list[Point]:
@@ -89,13 +95,13 @@ def _measured(history: History, what: str) -> list[Point]:
     return [Point(f"{m.split}, {m.model}" if several else m.split, m.round, getattr(m, what)) for m in history.measured]
 
 
-def _lines(points: Iterable[Point], title: str, form: str, order: list[str] | None = None, width: int = WIDTH) -> Any:
+def _lines(points: Iterable[Point], title: str, form: str) -> Any:
     import altair as alt
 
     known = [point for point in points if math.isfinite(point.value)]
     if not known:
         return None
-    names = order or list(dict.fromkeys(point.line for point in known))
+    names = list(dict.fromkeys(point.line for point in known))
     rounds = sorted({point.round for point in known})
     every = -(-len(rounds) // MOST_POINTS)
     drawn = {*rounds[::every], rounds[-1]}
@@ -103,7 +109,7 @@ def _lines(points: Iterable[Point], title: str, form: str, order: list[str] | No
     looks = theme.looks(names)
     colours = alt.Scale(domain=names, range=[looks[name][0] for name in names])
     dashes = alt.Scale(domain=names, range=[looks[name][1] for name in names])
-    legend = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=width // 2 - 30) if len(names) > 1 else None
+    legend = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=WIDTH // 2 - 30) if len(names) > 1 else None
     chart = (
         alt.Chart(alt.InlineData(values=rows))
         .mark_line(strokeWidth=2, point={"size": 30} if len(drawn) == 1 else False)
@@ -114,7 +120,7 @@ def _lines(points: Iterable[Point], title: str, form: str, order: list[str] | No
             strokeDash=alt.StrokeDash("line:N", scale=dashes, legend=legend),
         )
     )
-    return theme.styled(chart.properties(width=width, height=HEIGHT), alt.TitleParams(""), domain=False)
+    return theme.styled(chart.properties(width=WIDTH, height=HEIGHT), alt.TitleParams(""), domain=False)
 
 
 def _title(what: str, every: int) -> str:

@@ -1,7 +1,10 @@
 """The look that all pictures share."""
 
 from itertools import pairwise
+from pathlib import Path
 
+import altair as alt
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,3 +39,14 @@ def test_forty_lines_look_different_and_neighbours_differ_in_colour_and_dash() -
     looks = list(theme.looks([str(n) for n in range(40)]).values())
     assert len(set(looks)) == 40
     assert all(a[0] != b[0] and a[1] != b[1] for a, b in pairwise(looks))
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "pdf", "html"])
+def test_characters_that_xml_has_no_place_for_are_spelt_out(tmp_path: Path, suffix: str) -> None:
+    """Drawn as they are, they would end the process."""
+    rows = [{"name": "a\x1b[31m\x00b\ufffe", "value": 1.0}]
+    chart = alt.Chart(alt.InlineData(values=rows)).mark_bar().encode(x="name:N", y="value:Q")
+    path = theme.save_chart(chart, tmp_path / f"x.{suffix}")
+    assert path.stat().st_size > 1000
+    if suffix == "svg":
+        assert r"a\x1b[31m\x00b\ufffe" in path.read_text()

@@ -160,6 +160,25 @@ def test_large_maps_have_means_and_say_so() -> None:
     assert charts.drift_map([]) is None
 
 
+def test_the_dark_changes_colours_and_no_words() -> None:
+    import altair as alt
+
+    from fedkeel import theme
+    from fedkeel.ui.pictures import draw
+
+    names = ["white", theme.INK, f' fill="{theme.COLOURS[0]}"', "<a fill='white'>", *theme.COLOURS]
+    rows = [{"name": name, "colour": theme.COLOURS[at % 10]} for at, name in enumerate(names)]
+    bars = alt.Chart(alt.InlineData(values=rows)).mark_text().encode(y="name:N", text="name:N")
+    chart = theme.styled(bars.encode(color=alt.Color("colour:N", scale=None)), theme.heading("white"))
+    light, dark = (draw(chart, shade) for shade in ("light", "dark"))
+    assert light is not None
+    assert dark is not None
+    texts = [re.findall(r">([^<>]+)<", svg.decode()) for svg in (light, dark)]
+    assert texts[0] == texts[1]
+    assert {"white", theme.INK, *theme.COLOURS} <= set(texts[0])
+    assert not re.search(r'<[^<>]+ fill="(white|#0072b2|#1f2933)"', dark.decode())
+
+
 def test_who_holds_what_is_shown_only_of_the_same_data(client: TestClient, folder: Path) -> None:
     key = keys(client)["fedavg-mnist5k-seed0"]
     page = text_of(client, f"/run/{key}/classes")
@@ -327,7 +346,9 @@ def test_runs_are_compared(client: TestClient) -> None:
     page = text_of(client, f"/compare?{query}&target=0.5")
     assert page.count('<th scope="row" class="c-name">') == 3
     assert "rounds to 0.5" in page
-    assert client.get(f"/compare.svg?{query}").text.count("mnist5k-seed0") >= 3
+    drawn = client.get(f"/compare.svg?{query}").text
+    assert all(title in drawn for title in ("FedAvg", "FedDC", "FedVeca"))
+    assert client.get("/compare.svg").status_code == 404
     for odd in ("target=x", "target=nan", "target=-3", "run=", "run=x"):
         assert client.get(f"/compare?{odd}").status_code == 200
     assert "Choose runs in" in text_of(client, "/compare")
