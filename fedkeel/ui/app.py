@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -65,25 +66,28 @@ class Site:
     def __post_init__(self) -> None:
         self.catalogue = Catalogue(self.folder)
         self._templates = pages.environment()
+        self._making = threading.Lock()
         self._views: Any = None
         self._launcher: Any = None
 
     # The two below import torch, which takes seconds that the list of runs does not wait for.
     @property
     def views(self) -> Any:
-        if self._views is None:
-            from fedkeel.ui.view import Views
+        with self._making:
+            if self._views is None:
+                from fedkeel.ui.view import Views
 
-            self._views = Views(self.folder)
-        return self._views
+                self._views = Views(self.folder)
+            return self._views
 
     @property
     def launcher(self) -> Any:
-        if self._launcher is None:
-            from fedkeel.ui.launch import Launcher
+        with self._making:
+            if self._launcher is None:
+                from fedkeel.ui.launch import Launcher
 
-            self._launcher = Launcher(self.folder, self.data_dir)
-        return self._launcher
+                self._launcher = Launcher(self.folder, self.data_dir)
+            return self._launcher
 
     @property
     def jobs(self) -> list[Any]:

@@ -174,3 +174,11 @@ def test_what_a_process_complains_of_is_shown(client: TestClient, site: Site, tm
     assert "ended with code 2" in page
     assert "nowhere" in page
     assert client.get("/job/77").status_code == 404
+
+
+def test_all_threads_share_one_list_of_processes(site: Site) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(lambda _: (site.launcher, site.views), range(64)))
+    assert len({id(launcher) for launcher, _ in found}) == len({id(views) for _, views in found}) == 1
