@@ -41,7 +41,7 @@ html_static_path: list[str] = []
 CONTENTS = {
     "Use": ["docs/reference", "docs/algorithms/README", "docs/faults", "docs/adding-an-algorithm", "docs/glossary"],
     "Results": [
-        *("docs/measurements", "docs/report", "docs/papers/README"),
+        *("docs/measurements", "docs/report", "docs/export", "docs/papers/README"),
         *("docs/benchmarks", "docs/performance", "docs/reliability"),
     ],
     "Code": ["docs/site/api", "docs/architecture", "docs/dependencies", "docs/releasing", "CONTRIBUTING", "CHANGELOG"],
