@@ -131,6 +131,36 @@ def test_mlflow_keeps_settings_and_how_a_run_ended(tmp_path: Path) -> None:
     assert (run().info.status, run().data.params["algorithm.name"]) == ("FINISHED", "fedveca")
 
 
+def test_a_database_of_mlflow_is_there_wholly_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow cannot open one again whose making was interrupted, so a kill must not leave such a file."""
+    tracker = mlflow_in(tmp_path)
+    library = pytest.importorskip("mlflow")
+    made, seen = library.MlflowClient, []
+
+    def client(tracking_uri: str) -> Any:
+        seen.append((tmp_path / "mlflow.db").exists())
+        return made(tracking_uri=tracking_uri)
+
+    def broken(tracking_uri: str) -> Any:
+        client(tracking_uri)
+        raise OSError("killed while the tables are made")
+
+    monkeypatch.setattr(library, "MlflowClient", broken)
+    _, told = notices_of(experiment(1), tmp_path / "r", watch=tracker)
+    assert (seen, sum("killed while" in text for text in told)) == ([False], 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+    monkeypatch.setattr(library, "MlflowClient", client)
+    run = api.run(experiment(2), tmp_path / "r", watch=tracker, resume=True)
+    monkeypatch.undo()
+    assert seen == [False, False, True]
+    same(metrics(tmp_path / "mlflow.db"), run.history)
+
+
+def test_mlflow_refuses_a_path_that_its_addresses_cannot_hold(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="without"):
+        trackers.mlflow(tmp_path / "what?.db")
+
+
 def test_wandb_writes_offline_and_goes_on_under_the_same_id(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
     api.run(experiment(2), tmp_path / "r", watch=trackers.wandb(tmp_path))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedkeel import arguments
+from fedkeel.errors import invalid
 from fedkeel.runs.watching import About
 from fedkeel.trackers.identity import keep_id, known_id
 from fedkeel.trackers.tracker import Rows, Tracker, rows_of
@@ -19,19 +23,23 @@ MOST_PARAMS = 100
 LONGEST = 500
 """Characters of a setting; earlier versions of MLflow take no more."""
 _STATUS = {"finished": "FINISHED", "until": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+_QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING"}
 
 
 def mlflow(where: str | Path, experiment: str = "fedkeel") -> Tracker:
     """A watcher that writes runs of an MLflow experiment.
 
     ``where`` is a SQLite file, which is made if it is not there (look at it with `mlflow ui --backend-store-uri
-    sqlite:///FILE`), or the address of a server. MLflow's own reports to its makers stay off unless the environment
-    variable MLFLOW_DISABLE_TELEMETRY says otherwise.
+    sqlite:///FILE`), or the address of a server. MLflow neither reports to its makers nor comments on what it does,
+    unless MLFLOW_DISABLE_TELEMETRY and MLFLOW_LOGGING_LEVEL in the environment say otherwise.
     """
     arguments.instance("experiment", experiment, str, "a name")
     uri = str(where) if isinstance(where, str) and "://" in where else ""
     path = None if uri else arguments.path("where", where).absolute()
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    if path is not None and not {"?", "#", "%"}.isdisjoint(str(path)):
+        raise invalid("where", "a path without ?, # and %, which have a meaning in MLflow's addresses", str(path))
+    for variable, value in _QUIET.items():  # read when MLflow is imported
+        os.environ.setdefault(variable, value)
 
     def opening(about: About) -> _Runs:
         return _Runs(uri or f"sqlite:///{path}", path, experiment, about)
@@ -42,8 +50,8 @@ def mlflow(where: str | Path, experiment: str = "fedkeel") -> Tracker:
 class _Runs:
     def __init__(self, uri: str, path: Path | None, experiment: str, about: About) -> None:
         self._made: Any = import_module("mlflow.entities")
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        if path is not None and not path.exists():
+            _make_database(path)
         self._client: Any = import_module("mlflow").MlflowClient(tracking_uri=uri)
         known = known_id(about.directory, "mlflow")
         self._run = known if known is not None and about.history.rounds and self._goes_on(known) else ""
@@ -94,3 +102,22 @@ class _Runs:
     def close(self, how: str) -> None:
         self._client.set_tag(self._run, "ended", how)
         self._client.set_terminated(self._run, _STATUS[how])
+
+
+def _make_database(path: Path) -> None:
+    """A database with MLflow's tables, under its name only when it is whole.
+
+    MLflow takes seconds to make them, and cannot open a database again whose making was interrupted.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent, ignore_cleanup_errors=True) as aside:
+        made, whole = Path(aside, "made.db"), Path(aside, "whole.db")
+        import_module("mlflow").MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+        with closing(sqlite3.connect(made)) as source, closing(sqlite3.connect(whole)) as target:
+            source.backup(target)
+        try:
+            os.link(whole, path)
+        except FileExistsError:  # another run was faster
+            pass
+        except OSError:  # not every file system has links
+            whole.replace(path)
