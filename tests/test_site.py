@@ -62,7 +62,7 @@ def test_styles_load_nothing_from_elsewhere(site: Path) -> None:
 
 
 def test_every_page_is_in_the_menu() -> None:
-    listed = {page for pages in conf.CONTENTS.values() for page in pages}
+    listed = {page for pages in conf.contents().values() for page in pages}
     listed |= {f"{Path(one).parent}/{path.stem}" for one in conf.LISTS for path in (ROOT / one).parent.glob("*.md")}
     ours = {path.relative_to(ROOT).with_suffix("").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert {page for page in ours if "/notes/" not in page} == listed - {"CONTRIBUTING", "CHANGELOG"}

@@ -41,12 +41,12 @@ html_static_path: list[str] = []
 CONTENTS = {
     "Use": ["docs/reference", "docs/algorithms/README", "docs/faults", "docs/adding-an-algorithm", "docs/glossary"],
     "Results": [
-        *("docs/measurements", "docs/report", "docs/export", "docs/papers/README"),
-        *("docs/benchmarks", "docs/performance", "docs/reliability"),
+        *("docs/measurements", "docs/report", "docs/ui", "docs/export"),
+        *("docs/papers/README", "docs/benchmarks", "docs/performance", "docs/reliability"),
     ],
     "Code": ["docs/site/api", "docs/architecture", "docs/dependencies", "docs/releasing", "CONTRIBUTING", "CHANGELOG"],
 }
-"""What the menu lists, below the README; the pages on algorithms and on papers come below their own lists."""
+"""The menu below the README. Pages on algorithms and papers come below their own lists, others under More."""
 LISTS = ("docs/algorithms/README", "docs/papers/README")
 
 
@@ -56,7 +56,16 @@ def _menu(name: str) -> str:
         folder = ROOT / Path(name).parent
         pages = sorted(path.stem for path in folder.glob("*.md") if path.stem != "README")
         return _toctree("", pages)
-    return "".join(_toctree(title, [f"/{page}" for page in pages]) for title, pages in CONTENTS.items())
+    return "".join(_toctree(title, [f"/{page}" for page in pages]) for title, pages in contents().items())
+
+
+def contents() -> dict[str, list[str]]:
+    """What the menu lists: every page there is."""
+    named = {page for pages in CONTENTS.values() for page in pages}
+    others = [f"docs/{path.stem}" for path in sorted((ROOT / "docs").glob("*.md"))]
+    more = [page for page in others if page not in named]
+    there = {title: [page for page in pages if (ROOT / f"{page}.md").is_file()] for title, pages in CONTENTS.items()}
+    return there | ({"More": more} if more else {})
 
 
 def _toctree(title: str, pages: list[str]) -> str:
