@@ -258,7 +258,7 @@ def show_partition(
     show_table(columns, rows)
     if shown < federation.N:
         say(f"… and {federation.N - shown} more clients")
-    say(f"Picture: {out}" if out else "Picture: add --out clients.png")
+    say(f"Picture: {out}" if out else "Picture: add --out clients.png", soft_wrap=True)
 
 
 def _parameter(text: str) -> tuple[str, Any]:

@@ -60,7 +60,7 @@ def figure(
     from fedkeel.papers import api
     from fedkeel.theme import save_chart
 
-    say(f"Picture: {save_chart(api.figure(name, records=source, scale=scale), out)}")
+    say(f"Picture: {save_chart(api.figure(name, records=source, scale=scale), out)}", soft_wrap=True)
 
 
 def _show(found: ExhibitVerdict) -> None:
