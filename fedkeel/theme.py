@@ -21,6 +21,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 DASHES: tuple[tuple[int, ...], ...] = ((1, 0), (6, 3), (2, 2), (9, 3, 2, 3))
 """Solid, dashed, dotted, dash-dotted: together with the colours, 40 lines that differ."""
 SUFFIXES = ("png", "svg", "pdf", "html")
+ADDRESSES = 64 << 30
+"""Bytes of address space that drawing may reserve: 35 GB were seen."""
 LINE, STRONG = 1.5, 2.75
 """Widths of a line, and of one that the picture is about."""
 
@@ -130,6 +132,7 @@ def save_chart(chart: Any, path: str | os.PathLike[str]) -> Path:
     """Write a chart as ``.png``, ``.svg``, ``.pdf`` or ``.html``, by the suffix of ``path``."""
     target = Path(path)
     kind = check_suffix(target)
+    converter()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if kind == "html":
@@ -140,6 +143,32 @@ def save_chart(chart: Any, path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.strerror}; choose another place.") from None
     return target
+
+
+def converter() -> Any:
+    """vl-convert, which draws; an error where it would end the whole process.
+
+    Its JavaScript engine reserves addresses for far more memory than it uses, and ends the process if it may not.
+    """
+    allowed = _addresses()
+    if allowed is not None and allowed < ADDRESSES:
+        raise InputError(
+            f"pictures need room for {ADDRESSES >> 30} GB of addresses (not of memory), this process may have "
+            f"{allowed / (1 << 30):.1f}; lift the limit (ulimit -v unlimited)."
+        )
+    import vl_convert
+
+    return vl_convert
+
+
+def _addresses() -> int | None:
+    """Bytes of address space that this process is limited to, if it is."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def specification(chart: Any) -> dict[str, Any]:
@@ -177,9 +206,7 @@ def as_page(chart: Any) -> str:
 @cache
 def _viewer() -> str:
     """The program that draws a specification in a browser, whole."""
-    import vl_convert
-
     actions = "{export: true, source: false, compiled: false, editor: false}"
     options = f"{{renderer: 'svg', mode: 'vega-lite', actions: {actions}}}"
     start = f"window.embed = (spec) => vegaEmbed('#picture', spec, {options});"
-    return str(vl_convert.javascript_bundle(start))
+    return str(converter().javascript_bundle(start))

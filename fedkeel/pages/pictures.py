@@ -14,13 +14,11 @@ def figure(chart: Any, number: int, known: str = "") -> Markup:
 
     ``known`` is a note that the page has already.
     """
-    import vl_convert
-
     spec = theme.specification(chart)
     title, notes = _told(spec.pop("title", {}))
     spec["background"], spec["padding"] = None, 4
     spec["config"] = {**spec.get("config", {}), "aria": False}
-    drawn = _own_names(_without_ground(str(vl_convert.vegalite_to_svg(spec))), number)
+    drawn = _own_names(_without_ground(str(theme.converter().vegalite_to_svg(spec))), number)
     words = ". ".join([title, *notes])
     picture = Markup(re.sub(r"^<svg ", f"{tag('svg', role='img', aria_label=words)[:-7]} ", drawn, count=1))
     caption = tag("figcaption", tag("strong", title), " · ".join(note for note in notes if note != known))

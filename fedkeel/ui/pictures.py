@@ -54,9 +54,7 @@ def draw(chart: Any, shade: Shade) -> bytes | None:
     """A chart of the common look as SVG."""
     if chart is None:
         return None
-    import vl_convert
-
-    svg: str = vl_convert.vegalite_to_svg(theme.specification(chart))
+    svg: str = theme.converter().vegalite_to_svg(theme.specification(chart))
     return (_dark(svg) if shade == "dark" else svg).encode()
 
 

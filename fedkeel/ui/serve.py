@@ -13,6 +13,7 @@ from pathlib import Path
 
 import uvicorn
 
+from fedkeel import theme
 from fedkeel.errors import InputError
 from fedkeel.ui.app import Site, build
 from fedkeel.ui.guard import Guard, is_loopback
@@ -88,8 +89,8 @@ def _warm(site: Site) -> None:
     """Load what pages of runs need while nobody waits for it; the list needs none of it, and comes first."""
     site.catalogue.look(60)
     import altair
-    import vl_convert
 
     del altair
     _ = site.views, site.launcher
-    vl_convert.vegalite_to_svg({"data": {"values": [{"a": 1}]}, "mark": "line", "encoding": {}})
+    with suppress(InputError):  # whoever asks for a picture is told
+        theme.converter().vegalite_to_svg({"data": {"values": [{"a": 1}]}, "mark": "line", "encoding": {}})

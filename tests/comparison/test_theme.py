@@ -1,5 +1,7 @@
 """The look that all pictures share."""
 
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -50,3 +52,22 @@ def test_characters_that_xml_has_no_place_for_are_spelt_out(tmp_path: Path, suff
     assert path.stat().st_size > 1000
     if suffix == "svg":
         assert r"a\x1b[31m\x00b\ufffe" in path.read_text()
+
+
+@pytest.mark.parametrize("suffix", ["svg", "html"])
+def test_where_addresses_are_too_few_drawing_is_refused(tmp_path: Path, suffix: str) -> None:
+    """The engine that draws would end the process: an address space of 8 GB (ulimit -v) is not enough for it."""
+    pytest.importorskip("resource")
+    program = (
+        "import resource, sys, altair as alt\n"
+        "from fedkeel import errors, theme\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
+        "chart = alt.Chart(alt.InlineData(values=[{'a': 1}])).mark_bar().encode(x='a:Q')\n"
+        "try:\n    theme.save_chart(chart, sys.argv[1])\n"
+        "except errors.InputError as error:\n    print(error)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / f"x.{suffix}")], capture_output=True, text=True, timeout=120
+    )
+    assert found.returncode == 0, found.stderr
+    assert "64 GB of addresses (not of memory), this process may have 8.0" in found.stdout
