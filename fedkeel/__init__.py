@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fedkeel.learning.task import Task
     from fedkeel.pages import report
     from fedkeel.plots import plot
+    from fedkeel.progress_bar import progress
     from fedkeel.runs.directory import load_model
 
 _HOMES = {
@@ -66,6 +67,7 @@ _HOMES = {
     "load_model": "fedkeel.runs.directory",
     "make_algorithm": "fedkeel.algorithms.registry",
     "plot": "fedkeel.plots",
+    "progress": "fedkeel.progress_bar",
     "read_run": "fedkeel.api",
     "report": "fedkeel.pages",
     "run": "fedkeel.api",
@@ -98,6 +100,7 @@ __all__ = [
     "load_model",
     "make_algorithm",
     "plot",
+    "progress",
     "read_run",
     "report",
     "run",
