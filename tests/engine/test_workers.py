@@ -242,6 +242,7 @@ def test_after_an_interrupt_a_pool_has_no_workers_and_starts_afresh() -> None:
 
 def test_an_interrupted_training_leaves_nothing() -> None:
     data = fk.data.load("mnist5k").partition("dirichlet", clients=8, alpha=1.0, seed=0)
+    gc.collect()  # what earlier tests left behind
     before, maps, threads = children(), descriptors(), torch.get_num_threads()
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
@@ -250,7 +251,7 @@ def test_an_interrupted_training_leaves_nothing() -> None:
     gc.collect()
     assert children() == before
     assert torch.get_num_threads() == threads
-    assert descriptors() == maps
+    assert descriptors() <= maps
 
 
 def descriptors() -> int:
