@@ -345,3 +345,10 @@ def test_samples_that_come_dealt_to_clients_are_not_thinned_out(tmp_path: Path) 
         config.read(written(tmp_path, generated.replace("synthetic_feddyn", "synthetic_fedprox")))
     with pytest.raises(InputError, match=r"data\.samples must be absent for a folder"):
         config.read(written(tmp_path, generated.replace("synthetic_feddyn", "./sites")))
+
+
+@pytest.mark.parametrize("setting", ["data.augment=\udcff", 'name="a\ud800"', 'evaluation.metrics=["\udfff"]'])
+def test_bytes_that_are_no_text_are_refused(setting: str, tmp_path: Path) -> None:
+    """As a shell hands them over: no file could keep them."""
+    with pytest.raises(InputError, match=r"must be text that UTF-8 has a form for|is not valid|TOML"):
+        config.read(written(tmp_path, 'data.name = "mnist5k"\n'), [setting])

@@ -33,6 +33,23 @@ class Settings(BaseModel):
             raise ValueError("true or false")
         return value
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _can_be_written(cls, value: Any) -> Any:
+        """A word from the shell may hold bytes that are no text, which no file of ours could keep."""
+        if not _is_text(value):
+            raise ValueError("text that UTF-8 has a form for")
+        return value
+
+
+def _is_text(value: Any) -> bool:
+    """Whether all text in a value can be written."""
+    if isinstance(value, str):
+        return not any("\ud800" <= letter <= "\udfff" for letter in value)
+    if isinstance(value, dict):
+        return all(_is_text(part) for pair in value.items() for part in pair)
+    return not isinstance(value, list | tuple) or all(map(_is_text, value))
+
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
     """The types that a field may have."""

@@ -30,8 +30,8 @@ _COMMANDS: dict[str, dict[str, bool]] = {
     for name, one in _PROGRAM.commands.items()
 }
 """Every command with its options, and whether they stand alone."""
-_HEAVY = ("demo", "bench")
-"""Commands that take seconds, and so are only asked for nonsense or for help."""
+_HEAVY = ("demo", "bench", "ui")
+"""Commands that take seconds or do not end by themselves, and so are only asked for nonsense or for help."""
 
 
 def _word(rng: random.Random) -> str:
