@@ -43,12 +43,17 @@ class Settings(BaseModel):
 
 
 def _is_text(value: Any) -> bool:
-    """Whether all text in a value can be written."""
-    if isinstance(value, str):
-        return not any("\ud800" <= letter <= "\udfff" for letter in value)
-    if isinstance(value, dict):
-        return all(_is_text(part) for pair in value.items() for part in pair)
-    return not isinstance(value, list | tuple) or all(map(_is_text, value))
+    """Whether all text in a value can be written; lists may be in lists, as deep as somebody likes."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            if any("\ud800" <= letter <= "\udfff" for letter in one):
+                return False
+        elif isinstance(one, dict | list | tuple) and id(one) not in seen:
+            seen.add(id(one))
+            waiting.extend([*one, *one.values()] if isinstance(one, dict) else one)
+    return True
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
