@@ -11,14 +11,14 @@ from fedkeel import arguments
 from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.config import Experiment
 from fedkeel.data import Dataset, Federation, from_npz_folder, load
-from fedkeel.data.sources import SOURCES, is_path
+from fedkeel.data.sources import SITES, SOURCES, is_path
 from fedkeel.effects import check_batches, check_data, check_effects, check_measured
 from fedkeel.engine import devices
 from fedkeel.engine.choice import make_executor
 from fedkeel.engine.devices import CPU
 from fedkeel.engine.randomness import Purpose, torch_seed
 from fedkeel.engine.simulation import Simulation
-from fedkeel.errors import invalid
+from fedkeel.errors import InputError, invalid
 from fedkeel.learning import models
 from fedkeel.learning.drawing import keyed
 from fedkeel.learning.losses import Loss, cross_entropy, for_targets
@@ -32,6 +32,10 @@ def make_federation(experiment: Experiment, data_dir: Path | None = None) -> Fed
     """The data of an experiment, dealt to its clients."""
     check_data(experiment)
     data = experiment.data
+    if data.name == SITES:
+        raise InputError(
+            "data.name is 'sites': every site of a network holds its own data; run it with fedkeel network run."
+        )
     if is_path(data.name):
         return _held_out(from_npz_folder(Path(data.name)), experiment)
     params, samples = dict(data.model_extra or {}), data.samples

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.data.dataset import Federation
 from fedkeel.data.partitions import RULES
-from fedkeel.data.sources import SOURCES, brings_clients, check_name, is_path
+from fedkeel.data.sources import SITES, SOURCES, brings_clients, check_name
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.errors import InputError, invalid, unknown
 from fedkeel.measure.settings import Measuring
@@ -65,15 +65,18 @@ def check_data(experiment: Experiment) -> None:
             "data.data_dir is no field of an experiment, which should mean the same on every machine; name the folder "
             "with --data-dir or the environment variable FEDKEEL_DATA."
         )
-    known = [] if is_path(data.name) else sorted(SOURCES[data.name].params)
+    known = sorted(SOURCES[data.name].params) if data.name in SOURCES else ["test"] if data.name == SITES else []
     for name in extra:
         if name not in known:
             raise unknown(f"parameter of data set {data.name!r}", name, known or ["(it takes none)"])
-    if is_path(data.name):
-        for name in ("normalise", "augment", "subset_ok", "samples"):
+    if data.name not in SOURCES:
+        unheard = ("normalise", "augment", "subset_ok", "samples")
+        for name in (*unheard, "validation", "client_test") if data.name == SITES else unheard:
             if getattr(data, name) != type(data).model_fields[name].default:
                 hint = "Prepare the arrays in the files, or build the federation in Python."
                 allowed = "absent for a folder, whose arrays are used as they are"
+                if data.name == SITES:
+                    allowed, hint = "absent where sites hold the data", "Every site prepares its own."
                 raise invalid(f"data.{name}", allowed, getattr(data, name), hint)
     elif brings_clients(data.name) and data.samples is not None and "samples" not in known:
         allowed = f"absent for {data.name}, whose samples come dealt to clients"

@@ -19,7 +19,7 @@ from fedkeel.calls import Call
 from fedkeel.config import Experiment
 from fedkeel.effects import not_heard
 from fedkeel.engine.choice import Auto
-from fedkeel.engine.rounds import RunState
+from fedkeel.engine.rounds import Rounds, RunState
 from fedkeel.engine.simulation import Simulation
 from fedkeel.engine.threads import torch_threads
 from fedkeel.errors import FedkeelError, InputError
@@ -68,7 +68,7 @@ def surroundings(run: config.RunConfig, directory: Path | None) -> Iterator[None
 
 def conduct(
     settled: Experiment | Call,
-    simulation: Simulation,
+    simulation: Rounds,
     directory: Path | None,
     listeners: Listeners,
     resume: bool = False,
@@ -84,7 +84,7 @@ def conduct(
             return session.to_its_end(listeners)
 
 
-def _tell(simulation: Simulation) -> None:
+def _tell(simulation: Rounds) -> None:
     for found in simulation.task.notices:
         notice("model", found)
     for found in not_heard(type(simulation.algorithm), simulation.training):
@@ -98,7 +98,7 @@ class _Session:
     """A run whose directory is locked, with its store open and everything compared."""
 
     settled: Experiment | Call
-    simulation: Simulation
+    simulation: Rounds
     store: Store
     state: RunState | None
     history: History | None
@@ -161,7 +161,7 @@ class _Session:
 
 def _executed(
     settled: Experiment | Call,
-    simulation: Simulation,
+    simulation: Rounds,
     store: Store | None,
     state: RunState | None,
     history: History | None,
@@ -175,7 +175,11 @@ def _executed(
         return said
 
     watch, stop, keep = listeners.watch, listeners.stop, settled.run.checkpoint_every
-    look = DriftWatch(simulation, settled.measure) if settled.measure.every else None
+    look = None
+    if settled.measure.every:
+        if not isinstance(simulation, Simulation):
+            raise InputError("measure.every must be 0 over sites: gradients of all clients are not to be had there.")
+        look = DriftWatch(simulation, settled.measure)
     place = None if store is None else store.directory
     about = About(settled.label, place, changes.fields(settled), (history or History()).copy())
     with followed(watch, about) as outcome:
@@ -184,7 +188,7 @@ def _executed(
     return Ending(state, history, ended)
 
 
-def why(simulation: Simulation, state: RunState, history: History) -> Why:
+def why(simulation: Rounds, state: RunState, history: History) -> Why:
     """Why a run is where it is, unless a function ended it."""
     if reached(simulation.training.until, history) is not None:
         return "until"
@@ -192,7 +196,7 @@ def why(simulation: Simulation, state: RunState, history: History) -> Why:
 
 
 def _opened(
-    settled: Experiment | Call, simulation: Simulation, directory: Path, resume: bool, fork: Fork | None
+    settled: Experiment | Call, simulation: Rounds, directory: Path, resume: bool, fork: Fork | None
 ) -> _Session:
     if not holds_run(directory):
         return _started(settled, directory, simulation, fork)
@@ -208,11 +212,12 @@ def _text(settled: Experiment | Call) -> str:
     return calls.write(settled) if isinstance(settled, Call) else config.dump(settled)
 
 
-def _started(settled: Experiment | Call, directory: Path, simulation: Simulation, fork: Fork | None) -> _Session:
+def _started(settled: Experiment | Call, directory: Path, simulation: Rounds, fork: Fork | None) -> _Session:
     first = Beginning(
         _text(settled),
         f"fedkeel {__version__}",
-        {same_data.KEY: same_data.text_of(simulation.federation), same_model.KEY: same_model.text_of(simulation)},
+        {same_data.KEY: same_data.text_of(simulation.data()), same_model.KEY: same_model.text_of(simulation)}
+        | simulation.records(),
     )
     if fork is None:
         run_directory.describe(directory, first.configuration)
@@ -223,13 +228,13 @@ def _started(settled: Experiment | Call, directory: Path, simulation: Simulation
         if isinstance(settled, Experiment):
             before = changes.stored(source.configuration(), fork.directory)
             asked = asked or changes.asks_for_other_data(before, settled)
-        other = same_data.check_forked(source, simulation.federation, asked)
+        other = same_data.check_forked(source, simulation.data(), asked)
         run_directory.describe(directory, first.configuration)
         store = Store.create(directory, replace(first, changed=other), (source, state))
         return _Session(settled, simulation, store, state, history)
 
 
-def _resumed(settled: Experiment | Call, directory: Path, simulation: Simulation) -> _Session:
+def _resumed(settled: Experiment | Call, directory: Path, simulation: Rounds) -> _Session:
     store = Store.open(directory)
     try:
         text, history = store.configuration(), store.history()
@@ -244,8 +249,11 @@ def _resumed(settled: Experiment | Call, directory: Path, simulation: Simulation
             check_fits(simulation, state, history, f"the run in {directory}")
         if isinstance(settled, Experiment):
             changes.check_shadow(before, settled, directory, known=same_data.recorded(store) is not None)
-        same_data.check_resumed(store, simulation.federation)
+        same_data.check_resumed(store, simulation.data())
         same_model.check_resumed(store, simulation)
+        for name, kept in simulation.records().items():
+            if store.meta(name) is None:
+                store.put_meta(name, kept)
         asked = _text(settled)
         if found:
             store.change_configuration(asked, [str(change) for change in found])
@@ -257,13 +265,13 @@ def _resumed(settled: Experiment | Call, directory: Path, simulation: Simulation
     return _Session(settled, simulation, store, state, history)
 
 
-def _choose_executor(simulation: Simulation, store: Store, state: RunState | None) -> None:
+def _choose_executor(simulation: Rounds, store: Store, state: RunState | None) -> None:
     """Let ``auto`` choose before the first round, and keep the choice: a resumed run must go on with the same bits.
 
     For the same reason clients are grouped as before, and another machine is noted and warned of.
     """
     executor = simulation.executor
-    if isinstance(executor, Auto):
+    if isinstance(executor, Auto) and isinstance(simulation, Simulation):
         kept = store.meta("executor")
         if kept is None:
             choice = executor.choose(simulation.job(state or simulation.start()).on(simulation.task.device))

@@ -30,9 +30,9 @@ def read_run(
     simulation = build.make_simulation(experiment, data_dir, None, allow_plugins)
     changed = [] if before is None else differences(before, digests(simulation.federation))
     if changed:
+        said = same_data.said(changed, simulation.federation.dataset.name)
         raise DataError(
-            f"the run in {directory} cannot be measured: {same_data.said(changed, simulation.federation)} those that "
-            "it began with; put the old data back."
+            f"the run in {directory} cannot be measured: {said} those that it began with; put the old data back."
         )
     check_fits(simulation, state, history, f"the run in {directory}")
     return simulation, state, history

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
 
@@ -25,6 +25,9 @@ from fedkeel.runs.history import History
 from fedkeel.runs.interrupt import StopRequest
 from fedkeel.runs.store import Store, holds_run, rounds_done
 from fedkeel.trackers import tracker_of
+
+if TYPE_CHECKING:
+    from fedkeel.network.run import NetworkRun
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,18 @@ class Options:
     """Names of trackers."""
 
 
-def run_all(path: Path, settings: list[str], options: Options) -> None:
+Ran: TypeAlias = "api.Run | NetworkRun"
+RunOne: TypeAlias = "Callable[[config.Planned, StopRequest, list[str], Life], Ran]"
+"""Runs one experiment; it is told who may stop it, what stands before its headline, and who is to be told of rounds."""
+
+
+def run_all(path: Path, settings: list[str], options: Options, run_one: RunOne | None = None) -> None:
     """Run every experiment that a file stands for, and end with a line for each.
 
-    A run of a sweep that diverges is reported, and the others go on; the exit code is then 1.
+    A run of a sweep that diverges is reported, and the others go on; the exit code is then 1. ``run_one`` is by default
+    a simulation.
     """
+    run_one = run_one or _simulated(options)
     runs = config.plan(path, settings, options.allow_plugins)
     for name in options.track:  # one that cannot be had should be known before hours of rounds
         tracker_of(name, options.out / runs[0].experiment.label)
@@ -60,7 +70,7 @@ def run_all(path: Path, settings: list[str], options: Options) -> None:
             for number, run in enumerate(runs, start=1):
                 title = [f"run {number} of {len(runs)}"] if len(runs) > 1 else []
                 try:
-                    results.append(_result(_run_one(run, options, stop, title, clock), run.swept))
+                    results.append(_result(_run_one(run, options, stop, title, clock, run_one), run.swept))
                 except DivergedError as error:
                     if len(runs) == 1:
                         raise
@@ -133,37 +143,52 @@ def resume_command() -> str:
     return shlex.join(["fedkeel", *words, *([] if "--resume" in words else ["--resume"])])
 
 
-def _run_one(run: config.Planned, options: Options, stop: StopRequest, title: list[str], clock: Clock) -> api.Run:
+def _run_one(
+    run: config.Planned, options: Options, stop: StopRequest, title: list[str], clock: Clock, run_one: RunOne
+) -> Ran:
     experiment = run.experiment
     directory = options.out / experiment.label
     done = rounds_done(directory) if options.resume else 0
-    life = Life(experiment.training.rounds, done, options.quiet, clock if title else None)
-    with ExitStack() as screen:
-
-        def built(simulation: Simulation) -> None:
-            if not options.quiet:
-                names = sweeps.short_names(list(run.swept))
-                fields = [field for field in run.swept if field not in ("algorithm.name", "seed")]
-                told = [f"{names[field]} {sweeps.said(run.swept[field])}" for field in fields]
-                headline([*title, *identity(simulation), f"seed {experiment.seed}", *told])
-            screen.enter_context(life)
-
-        ran = api.run(
-            experiment,
-            directory,
-            data_dir=options.data_dir,
-            resume=options.resume,
-            fork=Fork.parse(options.fork) if options.fork else None,
-            allow_plugins=options.allow_plugins,
-            watch=[life, *(tracker_of(name, directory) for name in options.track)],
-            stop=stop,
-            built=built,
-        )
+    ran = run_one(run, stop, title, Life(experiment.training.rounds, done, options.quiet, clock if title else None))
     if ran.ended == "stopped":
         raise FedkeelError(
             f"stopped after round {ran.state.t} of {experiment.training.rounds}, which is kept in {directory}"
         )
     return ran
+
+
+def _simulated(options: Options) -> RunOne:
+    """Runs an experiment with all its clients in this process and its workers."""
+
+    def run_one(run: config.Planned, stop: StopRequest, title: list[str], life: Life) -> api.Run:
+        directory = options.out / run.experiment.label
+        with ExitStack() as screen:
+
+            def built(simulation: Simulation) -> None:
+                if not options.quiet:
+                    headline([*title, *identity(simulation), *told_of(run)])
+                screen.enter_context(life)
+
+            return api.run(
+                run.experiment,
+                directory,
+                data_dir=options.data_dir,
+                resume=options.resume,
+                fork=Fork.parse(options.fork) if options.fork else None,
+                allow_plugins=options.allow_plugins,
+                watch=[life, *(tracker_of(name, directory) for name in options.track)],
+                stop=stop,
+                built=built,
+            )
+
+    return run_one
+
+
+def told_of(run: config.Planned) -> list[str]:
+    """The seed, and what a sweep makes of the run, for its headline."""
+    names = sweeps.short_names(list(run.swept))
+    fields = [field for field in run.swept if field not in ("algorithm.name", "seed")]
+    return [f"seed {run.experiment.seed}", *(f"{names[field]} {sweeps.said(run.swept[field])}" for field in fields)]
 
 
 def _show(results: list[dict[str, Any]], options: Options) -> None:
@@ -243,7 +268,7 @@ def _metric(measured: dict[str, Any] | None, name: str) -> str:
     return "–" if found is None else f"{found:.4g}"
 
 
-def _result(run: api.Run, swept: dict[str, Any]) -> dict[str, Any]:
+def _result(run: Ran, swept: dict[str, Any]) -> dict[str, Any]:
     return {
         "run": run.label,
         "algorithm": run.simulation.algorithm.name,

@@ -46,12 +46,22 @@ def digests(federation: Federation) -> dict[str, str]:
     }
 
 
+def digest(*arrays: npt.NDArray[Any], words: str = "") -> str:
+    """Of arrays and of words beside them: 32 hexadecimal digits."""
+    return hashlib.sha256(f"{_digest(*arrays)} {words}".encode()).hexdigest()[:32]
+
+
 def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
     """What differs, in words and in the order of :data:`WHAT`; a digest that only one side has counts as a difference.
 
+    Other keys are those of clients whose samples are at sites of their own (``client 3``).
+
     A reordered or renewed data set changes many digests at once, so that all of them are named.
     """
-    return [words for key, words in WHAT.items() if before.get(key) != now.get(key)]
+    changed = [key for key in before | now if before.get(key) != now.get(key)]
+    return [WHAT[key] for key in WHAT if key in changed] + [
+        f"the samples of {key}" for key in changed if key not in WHAT
+    ]
 
 
 def _tests(federation: Federation) -> str:

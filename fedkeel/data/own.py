@@ -108,6 +108,11 @@ def from_clients(
     return Federation(dataset, _ranges(splits), record, own)
 
 
+def as_split(x: Any, y: Any, name: str = "own", targets: str = "labels", inputs: str = "numbers") -> Split:
+    """The samples of one client, checked and converted as in :func:`from_arrays`."""
+    return _split(x, y, arguments.text("name", name), targets, inputs)
+
+
 def _splits(pairs: Sequence[Pair], name: str, targets: str, inputs: str) -> list[Split]:
     """One pair for each client, all of one kind and shape."""
     splits = [_split(*_pair(pair, f"{name}[{i}]"), f"{name}[{i}]", targets, inputs) for i, pair in enumerate(pairs)]

@@ -206,6 +206,10 @@ class Respondents(Protocol):
         """
 
     @property
+    def hold_test(self) -> bool:
+        """Whether ``evaluate`` has a test set; if not, clients are asked for the score on samples of their own."""
+
+    @property
     def hold_validation(self) -> bool:
         """Whether ``evaluate`` has samples for validation; if not, clients are asked for the score."""
 

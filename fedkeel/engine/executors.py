@@ -38,14 +38,10 @@ class Job(Work):
         return part_seeds(self.seed, Purpose.EVALUATION, self.round.t)
 
 
-class Executor(Protocol):
-    """Computes the clients of a round."""
+class Computing(Protocol):
+    """Whatever computes the clients of a run, here or elsewhere, as far as a run keeps a record of it."""
 
     name: str
-
-    @property
-    def shares(self) -> bool:
-        """Whether several processes share the work, so that an exam beside a round uses time that one would idle."""
 
     @property
     def lanes(self) -> int:
@@ -54,6 +50,20 @@ class Executor(Protocol):
     def keep(self, lanes: int) -> None:
         """Group clients for so many workers, as a resumed run did before, unless their number was asked for."""
 
+    def describe(self) -> str:
+        """What it does on this machine, for people and for the record."""
+
+    def close(self) -> None:
+        """Let go of whatever is held between rounds."""
+
+
+class Executor(Computing, Protocol):
+    """Computes the clients of a round in this process and its workers."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether several processes share the work, so that an exam beside a round uses time that one would idle."""
+
     def run(self, job: Job) -> Outcome:
         """Train every client of the job; the outcome may lie in memory that the next call overwrites."""
 
@@ -61,12 +71,6 @@ class Executor(Protocol):
         self, task: Task, samples: Samples, w: Tensor, b: Tensor, on: Scored = "test", seeds: Seeds | None = None
     ) -> Score:
         """A model (w [d], b [m]) on the test set or the validation samples; ``seeds`` as in ``Task.evaluate``."""
-
-    def describe(self) -> str:
-        """What it does on this machine, for people and for the record."""
-
-    def close(self) -> None:
-        """Let go of whatever is held between rounds."""
 
 
 class Serial:

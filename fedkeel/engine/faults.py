@@ -83,6 +83,10 @@ class Faulty:
         return self.who.evaluate(w, b, on, seeds)
 
     @property
+    def hold_test(self) -> bool:
+        return self.who.hold_test
+
+    @property
     def hold_validation(self) -> bool:
         return self.who.hold_validation
 

@@ -23,7 +23,7 @@ def check_model(task: Task, federation: Federation) -> None:
     if task.loss.answers == "classes":
         for part, split in (("train", dataset.train), ("test", dataset.test)):
             _check_labels(task.loss, split.y, f"{dataset.name}.{part}")
-    check_on(task, *_examples(federation, task), dataset.name, dataset.classes)
+    check_on(task, *some_samples(federation, task, channels_last=False), dataset.name, dataset.classes)
 
 
 def check_on(task: Task, x: Tensor, y: Tensor, name: str, classes: int) -> None:
@@ -51,8 +51,8 @@ def check_on(task: Task, x: Tensor, y: Tensor, name: str, classes: int) -> None:
         raise ModelError(f"the model cannot take the inputs of {name} ({shape} each): {reason}; {advice}") from None
 
 
-def _examples(federation: Federation, task: Task) -> tuple[Tensor, Tensor]:
-    """A few of the clients' samples: inputs [n, ...] and targets [n]."""
+def some_samples(federation: Federation, task: Task, channels_last: bool) -> tuple[Tensor, Tensor]:
+    """A few of the clients' samples, as training has them but for augmentation: inputs [n, ...] and targets [n]."""
     rows: list[int] = []
     for client in federation.clients:
         rows += [int(row) for row in client[: EXAMPLES - len(rows)]]
@@ -60,7 +60,7 @@ def _examples(federation: Federation, task: Task) -> tuple[Tensor, Tensor]:
             break
     dataset = federation.dataset
     split = dataset.train
-    return prepared(split.x[rows], split.y[rows], dataset.transform, task.dtype, False, task.device)
+    return prepared(split.x[rows], split.y[rows], dataset.transform, task.dtype, channels_last, task.device)
 
 
 def _check_outputs(outputs: object, x: Tensor, y: Tensor, loss: Loss, name: str, classes: int) -> None:

@@ -72,6 +72,10 @@ class Residents:
         return self.executor.evaluate(self.equipment.task, self.samples, w, b, on, seeds)
 
     @property
+    def hold_test(self) -> bool:
+        return True
+
+    @property
     def hold_validation(self) -> bool:
         return True  # where none are held out, a fixed draw of all clients' samples stands in
 

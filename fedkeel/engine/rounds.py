@@ -15,6 +15,7 @@ from torch import Tensor
 from fedkeel.algorithms.contract import Algorithm, Problem
 from fedkeel.algorithms.state import State
 from fedkeel.engine.exchange import About, Answers, Call, Model, Outcome, Question, Respondents
+from fedkeel.engine.executors import Computing
 from fedkeel.engine.noted import TIMED, Noted
 from fedkeel.engine.randomness import Purpose, part_seeds
 from fedkeel.engine.samples import asked_of
@@ -24,6 +25,16 @@ from fedkeel.engine.soundness import representable
 from fedkeel.learning.task import Score, Task
 from fedkeel.notices import notice
 from fedkeel.state.rows import Rows
+
+
+@dataclass(frozen=True)
+class DataRecord:
+    """The data of a run, in a few words and digests."""
+
+    name: str
+    clients: int
+    digests: dict[str, str]
+    """One for each thing that a result depends on (``data/digest.py``)."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,9 @@ Look = Callable[[Seen], Mapping[str, Noted]]
 class Rounds:
     """``start`` gives the first state, ``step`` the one after a round. Who answers may differ; the rounds do not."""
 
+    executor: Computing
+    """What computes the clients."""
+
     def __init__(self, server: Server, task: Task) -> None:
         self.server = server
         self.task = task
@@ -85,9 +99,22 @@ class Rounds:
         """Whoever answers for the clients as they are in a state."""
         raise NotImplementedError
 
-    def computed_by(self) -> str:
-        """What computes the clients, in words; empty where nothing is known of it."""
-        return ""
+    def data(self) -> DataRecord:
+        """What is kept of the clients' data, so that a run goes on with no others."""
+        raise NotImplementedError
+
+    def few_samples(self) -> tuple[Tensor, Tensor]:
+        """Some samples such as clients have, prepared for the model: inputs [n, ...] and targets [n, ...]."""
+        raise NotImplementedError
+
+    def records(self) -> dict[str, str]:
+        """Texts that are kept with a run beside those about data and model."""
+        return {}
+
+    @property
+    def seed(self) -> int:
+        """Decides every random draw."""
+        return self.server.seed
 
     def start(self) -> RunState:
         """The state before the first round."""
@@ -206,9 +233,11 @@ class Rounds:
         return "test" if self.who(state).have_tests else "train"
 
     def _score(self, state: RunState, w: Tensor, b: Tensor, on: str) -> Score:
-        if on == "test":
-            return self.who(state).evaluate(w, b, "test", part_seeds(self.server.seed, Purpose.EVALUATION, state.t))
-        question = replace(self.server.question(state.at_server, range(self.N), "train", w), b=b, own_buffers=False)
+        who = self.who(state)
+        if on == "test" and who.hold_test:
+            return who.evaluate(w, b, "test", part_seeds(self.server.seed, Purpose.EVALUATION, state.t))
+        about: About = "own" if on == "test" and who.have_tests else "train"
+        question = replace(self.server.question(state.at_server, range(self.N), about, w), b=b, own_buffers=False)
         parts = self._scores(state, question).values()
         n = sum(part.samples for part in parts)
         return Score(

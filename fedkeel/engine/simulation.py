@@ -6,16 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedkeel.algorithms.contract import Algorithm, Problem
 from fedkeel.data.dataset import Federation
+from fedkeel.data.digest import digests
 from fedkeel.engine.client import Equipment
 from fedkeel.engine.exchange import Respondents
 from fedkeel.engine.executors import Executor, Job, Serial
 from fedkeel.engine.faults import Faulty, check_needs
-from fedkeel.engine.fitting import check_model
+from fedkeel.engine.fitting import check_model, some_samples
 from fedkeel.engine.residents import Residents
-from fedkeel.engine.rounds import Rounds, RunState
+from fedkeel.engine.rounds import DataRecord, Rounds, RunState
 from fedkeel.engine.samples import Samples
 from fedkeel.engine.schedule import RandomSchedule, Schedule
 from fedkeel.engine.server import Server
@@ -40,19 +42,17 @@ class Simulation(Rounds):
         faults: Faults | None = None,
     ) -> None:
         self.federation = federation
-        self.seed = check_seed("seed", seed)
-        self.executor = executor or Serial()
+        self.executor: Executor = executor or Serial()
         self.faults = faults or Faults()
         check_needs(type(algorithm), self.faults)
         check_model(task, federation)
-        schedule = schedule or RandomSchedule(training, self.seed)
+        seed = check_seed("seed", seed)
+        schedule = schedule or RandomSchedule(training, seed)
         self.samples = Samples(federation, task.dtype, task.channels_last, task.device)
         sizes = torch.from_numpy(np.asarray(federation.sizes))
         average_size = -(-int(sizes.sum()) // len(sizes))
         problem = Problem(task.w0, task.layout, sizes, training.local_steps(average_size), task.b0)
-        super().__init__(
-            Server(algorithm, problem, training, schedule, self.seed, self.faults, task.buffer_layout), task
-        )
+        super().__init__(Server(algorithm, problem, training, schedule, seed, self.faults, task.buffer_layout), task)
         self.equipment = Equipment(algorithm, task, training, schedule, self.seed, self.faults.max_update_norm)
         self._first = self.equipment.first_state(problem.N, problem.common_steps)
 
@@ -74,8 +74,12 @@ class Simulation(Rounds):
         """The clients of the federation, to whom things may happen."""
         return Faulty(self.residents(state), self.faults, self.seed)
 
-    def computed_by(self) -> str:
-        return self.executor.describe()
+    def data(self) -> DataRecord:
+        federation = self.federation
+        return DataRecord(federation.dataset.name, federation.N, digests(federation))
+
+    def few_samples(self) -> tuple[Tensor, Tensor]:
+        return some_samples(self.federation, self.task, self.task.channels_last)
 
     def job(self, state: RunState) -> Job:
         """The next round, before anything is computed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -17,9 +17,9 @@ from fedkeel.engine.client import Equipment, Work, answer
 from fedkeel.engine.devices import CPU
 from fedkeel.engine.exchange import Answers, Call, Fault, Model, Outcome, Question, gather
 from fedkeel.engine.randomness import Purpose, part_seeds
-from fedkeel.engine.rounds import Rounds, RunState
+from fedkeel.engine.rounds import DataRecord, Rounds, RunState
 from fedkeel.engine.samples import ClientData, Scored
-from fedkeel.engine.server import Server
+from fedkeel.engine.server import Server, UnansweredError
 from fedkeel.engine.wire import (
     LARGEST,
     Answer,
@@ -32,6 +32,7 @@ from fedkeel.engine.wire import (
 from fedkeel.engine.wire import Scored as ScoredReply
 from fedkeel.errors import InputError
 from fedkeel.learning.task import Score, Seeds
+from fedkeel.notices import notice
 
 ATTEMPTS = 3
 """How often a question is put to a client that does not answer it; to answer twice does no harm."""
@@ -39,10 +40,19 @@ SLACK = 1 + 1e-4
 """By how much rounding may lengthen an update that was cut to a norm."""
 
 
+@dataclass(frozen=True)
+class Lost:
+    """What a transport has in place of a reply that it knows will not come, or that it would not take."""
+
+    reason: str
+    refused: bool = False
+    """Whether something came that was not to be believed; else nothing did."""
+
+
 class Transport(Protocol):
     """Carries requests to clients, and what they say back."""
 
-    def exchange(self, requests: Mapping[int, bytes]) -> Iterable[tuple[int, bytes]]:
+    def exchange(self, requests: Mapping[int, bytes]) -> Iterable[tuple[int, bytes | Lost]]:
         """Bring each client its request, and give what arrives until the deadline, in any order.
 
         Each reply comes with the client that it is from as the transport knows it, not as the reply says. There may be
@@ -54,7 +64,9 @@ class Sites:
     """Whoever sits at the other end of a transport.
 
     ``example`` is a handful of samples, two at least, with which the server rehearses a call: so it knows which values
-    of which shapes an answer has. ``test`` and ``validation`` are samples that the server itself holds.
+    of which shapes an answer has. ``test`` and ``validation`` are samples that the server itself holds. ``quorum`` is
+    the share of the called clients without whose answers a round is not closed: those that are silent are called again,
+    and then the run stops. An algorithm that needs everybody has a quorum of 1.
     """
 
     shares = False
@@ -68,13 +80,15 @@ class Sites:
         validation: tuple[Tensor, Tensor] | None = None,
         have_tests: bool = False,
         largest: int = LARGEST,
+        quorum: float = 0.0,
     ) -> None:
         self.equipment = equipment
         self.transport = transport
         self.have_tests = have_tests
-        self._example = example
+        self.example = example
         self._held = {"test": test, "validation": validation}
         self._largest = largest
+        self._quorum = 1.0 if equipment.algorithm.needs & {"full", "one_client"} else quorum
         self._rehearsed: dict[object, Outcome] = {}
 
     def answers(self, call: Call, exam: Sequence[Model] = ()) -> Answers:
@@ -83,22 +97,19 @@ class Sites:
         heard: dict[int, Answer] = {}
         faults: list[Fault] = []
         sent = 0
-        for client, data in self.transport.exchange({client: call_to_bytes(one) for client, one in each.items()}):
-            try:
-                reply = reply_from_bytes(data, self._largest)
-                sent += isinstance(reply, Answer)
-                found = self._checked(client, reply, each.get(client))
-            except WireError as error:
-                faults.append(Fault(client, "refused", str(error)))
-                continue
-            if isinstance(found, Fault):
-                faults.append(found)
-            elif client in heard:
-                faults.append(Fault(client, "duplicate"))
-            else:
-                heard[client] = found
-        explained = {fault.client for fault in faults if fault.kind == "refused"} | heard.keys()
-        faults += [Fault(client, "silent") for client in each if client not in explained]
+        least = math.ceil(self._quorum * len(each))
+        for attempt in range(ATTEMPTS):
+            missing = {client: one for client, one in each.items() if client not in heard}
+            sent += self._hear(missing, each, heard, faults)
+            if len(heard) >= least:
+                break
+            if attempt + 1 < ATTEMPTS:
+                notice("network", f"round {call.round.t + 1}: {self._too_few(heard, each, faults)}; called again")
+        else:
+            said = self._too_few(heard, each, faults)
+            raise UnansweredError(
+                f"round {call.round.t + 1} is not closed: {said}; go on with --resume when the sites are back."
+            )
         scores = tuple(self.evaluate(w, b, "test", seeds) for w, b in exam)
         ids = tuple(client for client in each if client in heard)
         if not ids:
@@ -109,6 +120,44 @@ class Sites:
         weight = bytes_up(outcome.message) // len(ids)
         return Answers(ids, steps, outcome, sent, weight, tuple(faults), complaints, scores)
 
+    def _hear(
+        self, called: Mapping[int, Call], each: Mapping[int, Call], heard: dict[int, Answer], faults: list[Fault]
+    ) -> int:
+        """Call some clients: answers that can be used are heard, all else are faults. How many uploads travelled."""
+        sent, silent = 0, dict.fromkeys(called, "")
+        for client, data in self.transport.exchange({client: call_to_bytes(one) for client, one in called.items()}):
+            if isinstance(data, Lost):
+                if data.refused:
+                    faults.append(Fault(client, "refused", data.reason))
+                    silent.pop(client, None)
+                elif client in silent:
+                    silent[client] = data.reason
+                continue
+            try:
+                reply = reply_from_bytes(data, self._largest)
+                sent += isinstance(reply, Answer)
+                found = self._checked(client, reply, each.get(client))
+            except WireError as error:
+                found = Fault(client, "refused", str(error))
+            if isinstance(found, Fault):
+                faults.append(found)
+                if found.kind == "refused":
+                    silent.pop(client, None)
+            elif client in heard:
+                faults.append(Fault(client, "duplicate"))
+            else:
+                heard[client] = found
+                silent.pop(client, None)
+        faults += [Fault(client, "silent", reason) for client, reason in silent.items()]
+        return sent
+
+    def _too_few(self, heard: Mapping[int, Answer], each: Mapping[int, Call], faults: Sequence[Fault]) -> str:
+        """``2 of 5 clients answered, 3 are needed (client 0: its site is not online)``."""
+        why = {fault.client: fault.detail for fault in faults if fault.client not in heard and fault.detail}
+        told = "; ".join(f"client {client}: {reason}" for client, reason in list(why.items())[:3])
+        least = math.ceil(self._quorum * len(each))
+        return f"{len(heard)} of {len(each)} clients answered, {least} are needed" + (f" ({told})" if told else "")
+
     def scores(self, question: Question) -> dict[int, Score]:
         rows = {client: row for row, client in enumerate(question.ids)}
         found: dict[int, Score] = {}
@@ -116,6 +165,8 @@ class Sites:
             silent = [client for client in question.ids if client not in found]
             requests = {client: question_to_bytes(_for_one(question, rows[client])) for client in silent}
             for client, data in self.transport.exchange(requests) if requests else ():
+                if isinstance(data, Lost):
+                    continue
                 try:
                     reply = reply_from_bytes(data, self._largest)
                 except WireError:
@@ -151,8 +202,12 @@ class Sites:
     @cached_property
     def _rehearsed_score(self) -> Score:
         """Of the initial model on the example: whether there are right answers, and what metrics are made of."""
-        task, example = self.equipment.task, self._example
+        task, example = self.equipment.task, self.example
         return task.evaluate(task.w0, task.b0, example.x, example.y)
+
+    @property
+    def hold_test(self) -> bool:
+        return self._held["test"] is not None
 
     @property
     def hold_validation(self) -> bool:
@@ -205,10 +260,10 @@ class Sites:
         key = (int(steps[0]), *((name, *_shape(value)) for name, value in values.items()))
         if key not in self._rehearsed:
             first = self.equipment.first_state(call.clients.N, call.common_steps)
-            sizes = torch.full_like(call.clients.sizes, len(self._example.y))
+            sizes = torch.full_like(call.clients.sizes, len(self.example.y))
             known = replace(call, clients=replace(call.clients, sizes=sizes), steps=steps)
             states = {name: [zero] for name, zero in first.items()}
-            work = Work(self.equipment, known, _Same(self._example), states, call.b.unsqueeze(0))
+            work = Work(self.equipment, known, _Same(self.example), states, call.b.unsqueeze(0))
             outcome = answer(work.on(self.equipment.task.device), [0]).on(CPU)
             travels = self.equipment.buffer_rule in ("average", "uniform")
             self._rehearsed[key] = replace(
@@ -217,12 +272,50 @@ class Sites:
         return self._rehearsed[key]
 
 
+class Elsewhere:
+    """What computes the clients of a run whose clients are at sites of their own."""
+
+    name = "sites"
+    lanes = 1
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def keep(self, lanes: int) -> None:
+        pass
+
+    def describe(self) -> str:
+        return self._words
+
+    def close(self) -> None:
+        pass
+
+
 class SiteRounds(Rounds):
     """Rounds whose clients are elsewhere: the state of a run holds nothing of what they remember."""
 
-    def __init__(self, server: Server, sites: Sites) -> None:
+    def __init__(
+        self,
+        server: Server,
+        sites: Sites,
+        data: DataRecord | None = None,
+        words: str = "sites",
+        records: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(server, sites.equipment.task)
         self.sites = sites
+        self.executor = Elsewhere(words)
+        self._data = data or DataRecord("sites", server.problem.N, {})
+        self._records = dict(records or {})
+
+    def data(self) -> DataRecord:
+        return self._data
+
+    def few_samples(self) -> tuple[Tensor, Tensor]:
+        return self.sites.example.x, self.sites.example.y
+
+    def records(self) -> dict[str, str]:
+        return self._records
 
     def who(self, state: RunState) -> Sites:
         return self.sites

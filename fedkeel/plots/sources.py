@@ -193,9 +193,10 @@ def _dealt(directory: Path, data_dir: Path | None) -> Federation:
     federation = build.make_federation(changes.stored(text, directory), data_dir)
     changed = [] if before is None else differences(before, digests(federation))
     if changed:
+        said = same_data.said(changed, federation.dataset.name)
         raise DataError(
-            f"the data of the run in {directory} cannot be shown: {same_data.said(changed, federation)} those that it "
-            "began with; put the old data back."
+            f"the data of the run in {directory} cannot be shown: {said} those that it began with; put the old data "
+            "back."
         )
     return federation
 

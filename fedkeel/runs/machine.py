@@ -20,7 +20,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedkeel.engine.choice import Auto, Choice
-from fedkeel.engine.executors import Executor
+from fedkeel.engine.executors import Computing
 from fedkeel.errors import DataError
 
 KEY = "machine"
@@ -85,7 +85,7 @@ NAMES = {
 }
 
 
-def here(executor: Executor, device: torch.device) -> Machine:
+def here(executor: Computing, device: torch.device) -> Machine:
     """This machine, as a run with this executor uses it."""
     return Machine(
         executor=taken(executor),
@@ -106,7 +106,7 @@ def here(executor: Executor, device: torch.device) -> Machine:
     )
 
 
-def taken(executor: Executor) -> str:
+def taken(executor: Computing) -> str:
     """The name of the executor that computes: of ``auto``, the one that it chose."""
     choice = executor.choice if isinstance(executor, Auto) else None
     return executor.name if choice is None else choice.executor

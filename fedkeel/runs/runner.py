@@ -167,7 +167,7 @@ def rounds(
             store.commit(done.state, record, summary, measured, scores, keep)
             commit[f"{TIMED}commit"] = time.perf_counter() - began  # too late for this round's own rows
         total = simulation.training.rounds
-        used = simulation.computed_by()
+        used = simulation.executor.describe()
         return done.state, Progress(t, total, summary, measured, record.faults, used, record.noted)
 
     unfinished: Done | None = None

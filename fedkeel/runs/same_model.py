@@ -15,8 +15,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
-from fedkeel.engine.samples import prepared
-from fedkeel.engine.simulation import Simulation
+from fedkeel.engine.rounds import Rounds
 from fedkeel.errors import DataError, FedkeelError, ModelError, shown
 from fedkeel.learning.drawing import held_by, keyed
 from fedkeel.learning.layout import Layout
@@ -25,7 +24,6 @@ from fedkeel.runs.store import Store
 
 KEY = "model"
 """Name of the record among the store's texts."""
-SAMPLES = 8
 NUMBERS = 16
 """Of each answer that are kept; its size stands for the others."""
 NEAR = {torch.float32: 1e-4, torch.float64: 1e-9}
@@ -56,7 +54,7 @@ class ModelRecord(BaseModel):
     """Of the mean loss on these samples in training mode: its norm for each parameter; empty if it has none there."""
 
 
-def text_of(simulation: Simulation) -> str:
+def text_of(simulation: Rounds) -> str:
     """What a run keeps of its model."""
     return of(simulation).model_dump_json()
 
@@ -74,7 +72,7 @@ def recorded(store: Store) -> ModelRecord | None:
         ) from None
 
 
-def check_resumed(store: Store, simulation: Simulation) -> None:
+def check_resumed(store: Store, simulation: Rounds) -> None:
     """Refuse to go on with another model; a run that has no record of its model gets one now."""
     before = recorded(store)
     if before is None:
@@ -85,12 +83,12 @@ def check_resumed(store: Store, simulation: Simulation) -> None:
         raise ModelError(f"the run in {store.directory} cannot go on with another model: {found}.")
 
 
-def of(simulation: Simulation) -> ModelRecord:
+def of(simulation: Rounds) -> ModelRecord:
     """The record of a simulation's model."""
     task = simulation.task
     parts = {**_parts(task.layout, task.w0), **_parts(task.buffer_layout, task.b0)}
     entries = [*task.layout, *task.buffer_layout]
-    x, y = _samples(simulation)
+    x, y = simulation.few_samples()
     return ModelRecord(
         layers=_printed(task),
         tensors={e.name: f"{str(e.dtype).removeprefix('torch.')} {list(e.shape)}" for e in entries},
@@ -134,18 +132,6 @@ def difference(before: ModelRecord, now: ModelRecord, tolerance: float) -> str:
                 f"not (first for {name!r}); give the code and the loss that the run was started with"
             )
     return ""
-
-
-def _samples(simulation: Simulation) -> tuple[Tensor, Tensor]:
-    """A few of the clients' samples, as training has them but for augmentation."""
-    federation, task = simulation.federation, simulation.task
-    rows: list[int] = []
-    for client in federation.clients:
-        rows += [int(row) for row in client[: SAMPLES - len(rows)]]
-        if len(rows) == SAMPLES:
-            break
-    data = federation.dataset
-    return prepared(data.train.x[rows], data.train.y[rows], data.transform, task.dtype, task.channels_last, task.device)
 
 
 def _answers(task: Task, x: Tensor) -> list[list[float]]:

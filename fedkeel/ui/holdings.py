@@ -64,7 +64,7 @@ def _made(text: str, before: dict[str, str] | None, directory: Path, data_dir: P
             )
         changed = differences(before, digests(federation))
         if changed:
-            said = same_data.said(changed, federation)
+            said = same_data.said(changed, federation.dataset.name)
             return Holdings("", None, f"{said[:1].upper()}{said[1:]} those of this run, so they are not shown.")
         return Holdings("", preview_chart(federation))
     except FedkeelError as error:

@@ -49,9 +49,13 @@ GIVEN = "given"
 """In place of a name in the configuration of a run whose data were given to ``fedkeel.run`` as an object."""
 
 
+SITES = "sites"
+"""In place of a name where every site of a network holds data of its own."""
+
+
 def check_name(name: str) -> None:
-    """Refuse a name that is neither a built-in set's nor a path."""
-    if is_path(name) or name in SOURCES:
+    """Refuse a name that is neither a built-in set's nor a path, nor says that sites have the data."""
+    if is_path(name) or name in SOURCES or name == SITES:
         return
     if name == GIVEN:
         raise InputError(
@@ -126,4 +130,4 @@ def load(
     return source.load(Request(where, transform, subset_ok, params))
 
 
-__all__ = ["SOURCES", "Source", "brings_clients", "check_name", "is_path", "is_there", "load", "sources"]
+__all__ = ["SITES", "SOURCES", "Source", "brings_clients", "check_name", "is_path", "is_there", "load", "sources"]

@@ -1,0 +1,241 @@
+"""A site as Flower's SuperLink sees it: a SuperNode that pulls messages, and answers each with the client's half.
+
+Flower's own ``flower-supernode`` asks for messages every three seconds, fetches the code of the run, and starts a
+process for each message, which imports torch. Here one process does all that a SuperNode does for us through Flower's
+client for its Fleet interface; it opens no port, and no code arrives.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization.ssh import load_ssh_private_key
+from flwr.app import Context, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.clientapp import ClientApp
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    inflate_object_from_contents,
+    pull_objects,
+    push_objects,
+)
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from fedkeel.network.client_half import ClientHalf
+from fedkeel.network.flower import UNREACHABLE, NetworkError, content, letter_in
+from fedkeel.network.places import SitePlace
+
+HEARTBEAT = 10
+"""Seconds between signs of life; Flower takes a node that missed two for gone."""
+SOON, LATER = 0.1, 2.0
+"""Seconds between two questions for messages: while there is work, and when there was none for a while."""
+AWAKE = 60.0
+"""Seconds after the last message for which more are expected soon."""
+LONGEST_WAIT = 30.0
+Result = TypeVar("Result")
+Say = Callable[[str], None]
+
+
+def client_app(half: ClientHalf) -> ClientApp:
+    """The client's half as an app of Flower's, which any SuperNode could run."""
+    app = ClientApp()
+
+    @app.query()
+    def answer(message: Message, context: Context) -> Message:
+        return Message(content(half.reply(letter_in(message))), reply_to=message)
+
+    return app
+
+
+class SuperNode:
+    """The connection of one site to its server: it asks for messages, lets the app answer, and shows that it lives."""
+
+    def __init__(self, place: SitePlace, app: ClientApp, say: Say, stop: threading.Event) -> None:
+        self._app = app
+        self._say = say
+        self._stop = stop
+        self._server = place.settings.server
+        self._lost = threading.Event()
+        key = _private_key(place)
+        self._public = public_key_to_bytes(key.public_key())
+        self._client = FleetHttpClient.from_server_address(
+            self._server,
+            insecure=False,
+            root_certificates=place.authority.read_bytes(),
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                NodeAuthHttpInterceptor(key, key.public_key()),
+            ],
+        )
+        self._node = Node()
+
+    def run(self) -> None:
+        """Answer messages until asked to stop; while the server cannot be reached, try again and again."""
+        try:
+            while not self._stop.is_set():
+                self._join()
+                signs = threading.Thread(target=self._show_life, name="heartbeat", daemon=True)
+                signs.start()
+                self._work()
+                signs.join()
+        finally:
+            self._leave()
+            self._client.close()
+
+    def _join(self) -> None:
+        self._lost.clear()
+        request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
+        found = self._insisting(lambda: self._client.ActivateNode(request))
+        if found is not None:
+            self._node = Node(node_id=found.node_id)
+            self._say(f"joined {self._server}; waiting for work")
+
+    def _work(self) -> None:
+        busy = time.monotonic()
+        while not (self._stop.is_set() or self._lost.is_set()):
+            found = self._insisting(lambda: self._client.PullMessages(PullMessagesRequest(node=self._node)))
+            if found is not None and found.messages_list:
+                self._answer(message_from_proto(found.messages_list[0]), found.message_object_trees[0])
+                busy = time.monotonic()
+            else:
+                self._stop.wait(SOON if time.monotonic() - busy < AWAKE else LATER)
+
+    def _answer(self, bare: Message, tree: ObjectTree) -> None:
+        """Fetch the content of a message, answer it, and send the answer; what fails concerns this message alone."""
+        try:
+            message = self._fetched(bare, tree)
+            began, run = time.monotonic(), message.metadata.run_id
+            TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, self._node.node_id
+            reply = self._app(message, Context(run, self._node.node_id, {}, RecordDict(), {}))
+            self._send(reply, time.monotonic() - began)
+        except (httpx.HTTPError, ObjectPullError, ObjectPushError) as error:
+            self._say(f"a message of run {bare.metadata.run_id} came to nothing: {_short(error)}")
+
+    def _fetched(self, bare: Message, tree: ObjectTree) -> Message:
+        run, name = bare.metadata.run_id, bare.metadata.message_id
+        parts = pull_objects(
+            [part.object_id for part in iterate_object_tree(tree)],
+            make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
+        )
+        request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=name)
+        self._client.ConfirmMessageReceived(request)
+        message = inflate_object_from_contents(name, parts)
+        if not isinstance(message, Message):
+            raise ObjectPullError(name, "it is no message")
+        message.metadata.__dict__["_message_id"] = name  # a message does not carry its own name
+        return message
+
+    def _send(self, reply: Message, seconds: float) -> None:
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        with no_object_id_recompute():
+            request = PushMessagesRequest(
+                node=self._node,
+                messages_list=[message_to_proto(remove_content_from_message(reply))],
+                message_object_trees=[get_object_tree(reply)],
+                clientapp_runtime_list=[seconds],
+            )
+            told = self._client.PushMessages(request)
+            run = reply.metadata.run_id
+            push_objects(
+                get_all_nested_objects(reply),
+                make_push_object_fn_protobuf(self._client.PushObject, self._node, run, told.session_id),
+                object_ids_to_push=set(told.objects_to_push),
+            )
+
+    def _show_life(self) -> None:
+        """Signs of life beside the work, which may take long; without an answer to them the site joins anew."""
+        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
+        while not (self._stop.wait(0.8 * HEARTBEAT) or self._lost.is_set()):
+            try:
+                if not self._client.SendNodeHeartbeat(request).success:
+                    self._lost.set()
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code not in UNREACHABLE:
+                    self._lost.set()
+            except httpx.HTTPError:
+                continue
+
+    def _insisting(self, ask: Callable[[], Result]) -> Result | None:
+        """The answer of the server, however long it takes; None if this site is to stop or to join anew."""
+        wait = 0.5
+        while not self._stop.is_set():
+            try:
+                found = ask()
+                if wait > 0.5:
+                    self._say(f"{self._server} answers again")
+                return found
+            except httpx.HTTPStatusError as error:
+                code = error.response.status_code
+                if code in (401, 403, 404, 400) and not self._node.node_id:
+                    raise NetworkError(
+                        f"{self._server} refuses this site (HTTP {code}): its key is not among the server's clients, "
+                        "or the address is not that of a fedkeel network."
+                    ) from None
+                if code not in UNREACHABLE:
+                    self._lost.set()
+                    self._stop.wait(SOON)
+                    return None
+                reason = f"HTTP {code}"
+            except httpx.TransportError as error:
+                reason = _short(error)
+                if "CERTIFICATE_VERIFY_FAILED" in reason:
+                    raise NetworkError(
+                        f"{self._server} is not the server of this network, or not under this name: its certificate is "
+                        f"not signed by {self._server}'s authority in ca.crt ({reason})."
+                    ) from None
+            if wait == 0.5:
+                self._say(f"{self._server} cannot be reached ({reason}); trying again until it can")
+            self._stop.wait(wait)
+            wait = min(2 * wait, LONGEST_WAIT)
+        return None
+
+    def _leave(self) -> None:
+        if self._node.node_id:
+            try:
+                self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+            except httpx.HTTPError:
+                return  # it will be missed soon enough
+
+
+def _private_key(place: SitePlace) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_ssh_private_key(place.key.read_bytes(), None)
+    except ValueError as error:
+        raise NetworkError(f"{place.key} is no private key in OpenSSH's form: {error}.") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise NetworkError(f"{place.key} must be an EC key, as fedkeel network init makes it.")
+    return key
+
+
+def _short(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200] or type(error).__name__

@@ -1,0 +1,115 @@
+"""What passes between the server and a site, whoever carries it: a letter there, a letter back.
+
+A letter is a message of ``engine/wire.py`` with what the site must know beside it: which run it belongs to, how to make
+algorithm and model (a description), and the data that the server counts on. Every letter to a site has a number that
+nobody can guess, and the answer must repeat it: only whoever got the letter can answer it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedkeel.engine.wire import LARGEST, WireError, from_bytes, to_bytes
+
+LONGEST_DESCRIPTION = 1 << 20
+
+
+class Facts(BaseModel):
+    """What a site says of itself when it is greeted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    client: int = Field(ge=0)
+    samples: int = Field(ge=1, le=1 << 40)
+    input_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
+    inputs: str = Field(max_length=20, description="type of the stored inputs: uint8, float32 or int64")
+    target_shape: tuple[int, ...] = Field(max_length=8)
+    targets: str = Field(max_length=20, description="type of the stored targets: int64 or float32")
+    classes: int = Field(ge=0, le=1_000_000, description="labels are below this; 0 for real numbers")
+    has_test: bool = Field(description="whether it has test samples of its own")
+    data: str = Field(min_length=32, max_length=32, description="digest of its samples and how they are prepared")
+    fedkeel: str = Field(max_length=50)
+    torch: str = Field(max_length=50)
+
+
+@dataclass(frozen=True)
+class Letter:
+    """From the server to one site. Without a request it is a greeting, which is answered with ``Facts``."""
+
+    nonce: str
+    description: str = ""
+    """The run, as ``engine/description.py`` writes it."""
+    data: str = ""
+    """Digest of the data that the server counts on at this site."""
+    request: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        head = {"nonce": self.nonce, "description": self.description, "data": self.data}
+        return to_bytes("letter", head, {"request": _as_tensor(self.request)})
+
+
+@dataclass(frozen=True)
+class Reply:
+    """From a site to the server: facts, or what the client's half of the round says to a request."""
+
+    nonce: str
+    facts: Facts | None = None
+    body: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        head = {"nonce": self.nonce, "facts": None if self.facts is None else self.facts.model_dump(mode="json")}
+        return to_bytes("reply", head, {"body": _as_tensor(self.body)})
+
+
+def new_nonce() -> str:
+    """A number that nobody can guess."""
+    return secrets.token_hex(16)
+
+
+def read_letter(data: bytes, largest: int = LARGEST) -> Letter:
+    """A letter as it arrived at a site."""
+    kind, head, tensors = from_bytes(data, largest)
+    texts = [head.get(name) for name in ("nonce", "description", "data")]
+    if kind != "letter" or not all(isinstance(text, str) for text in texts) or set(tensors) != {"request"}:
+        raise WireError(f"a site was sent a message of the kind {kind!r}; it answers letters.")
+    nonce, description, digest = map(str, texts)
+    if len(description) > LONGEST_DESCRIPTION:
+        raise WireError(f"the description in a letter has {len(description):,} characters, more than are read.")
+    return Letter(nonce, description, digest, _as_bytes(tensors["request"]))
+
+
+def read_reply(data: bytes, nonce: str, largest: int = LARGEST) -> Reply:
+    """A reply as it arrived at the server; it must be one to the letter with this number."""
+    kind, head, tensors = from_bytes(data, largest)
+    if kind != "reply" or set(tensors) != {"body"}:
+        raise WireError(f"a site sent a message of the kind {kind!r} in place of a reply.")
+    if not isinstance(head.get("nonce"), str) or not secrets.compare_digest(head["nonce"].encode(), nonce.encode()):
+        raise WireError("a reply does not repeat the number of the letter that it should answer.")
+    facts = head.get("facts")
+    try:
+        known = None if facts is None else Facts.model_validate_json(_json(facts))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise WireError(f"what a site says of itself is not in order: {first['loc']}: {first['msg']}.") from None
+    return Reply(nonce, known, _as_bytes(tensors["body"]))
+
+
+def _json(value: object) -> str:
+    import json
+
+    return json.dumps(value)
+
+
+def _as_tensor(data: bytes) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())
+
+
+def _as_bytes(tensor: torch.Tensor) -> bytes:
+    if tensor.dtype != torch.uint8 or tensor.dim() != 1:
+        raise WireError("the content of a letter is not a row of bytes.")
+    return tensor.numpy().tobytes()
