@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "pages": {"plots", "comparison", "runs", "data", "sweeps"},
     "papers": {"api", "build", "config", "plots", "measure", "runs", "engine", "algorithms", "learning", "data"},
     "ui": {"build", "changes", "config", "template", "comparison", "plots", "runs", "data"},
-    "network": {"build", "config", "session", "runs", "engine", "algorithms", "learning", "data"},
+    "network": {"build", "config", "effects", "session", "runs", "engine", "algorithms", "learning", "data"},
     "bench": {"build", "runs", "engine", "algorithms", "learning", "state", "data"},
 }
 """What each part may import, itself aside."""

@@ -47,6 +47,9 @@ def run() -> None:
     except KeyboardInterrupt:
         complain("stopped.")
         sys.exit(130)
+    except UnicodeEncodeError as error:  # typer looks at a path before any of ours can refuse it
+        complain(f"an argument must be text that can name a file, got {shown(error.object)}.")
+        sys.exit(2)
     except OSError as error:
         if output.is_lost(error):
             sys.exit(output.give_up(error))

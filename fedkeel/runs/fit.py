@@ -16,6 +16,8 @@ def check_fits(simulation: Rounds, state: RunState, history: History, whose: str
     """Refuse a state of another model, algorithm or federation, and one that is not at the end of its history."""
     if [summary.round for summary in history.rounds] != list(range(1, state.t + 1)):
         raise DataError(f"{whose} is not whole: its state is that after round {state.t}, its history is not.")
+    if len(state.counted) > simulation.N:
+        raise DataError(f"{whose} does not fit: it is one of {len(state.counted)} clients, not of {simulation.N}.")
     expected = simulation.start()
     template = simulation.algorithm.client_init(simulation.problem)
     _same("names of server values", sorted(expected.server), sorted(state.server), whose)
