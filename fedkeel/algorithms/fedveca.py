@@ -27,6 +27,7 @@ from torch import Tensor
 
 from fedkeel.algorithms import fedveca_record as record
 from fedkeel.algorithms.contract import Algorithm, Answer, Clients, Law, Local, Message, Paper, Problem, Round, Uploads
+from fedkeel.algorithms.fedveca_estimates import Estimates
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import PerClient, State
 from fedkeel.algorithms.variants.readings import FedVecaReadings
@@ -126,23 +127,6 @@ class FedVeca(Algorithm):
             return before
         # The calmest client's quotient is 1/(1 − α), often a whole number that rounding would push below itself.
         return (step_quotient(used, alpha) * (1 + 1e-9)).floor().long().clamp(max=self.params.tau_max)
-
-
-class Estimates:
-    """β and the largest ‖Σ_{s≤λ} q_s‖²/(λ + 1) of K clients [K] while they train."""
-
-    def __init__(self, w: Tensor) -> None:
-        self.w, self.sum = w, torch.zeros_like(w)
-        self.beta, self.delta = w.new_zeros(len(w)), w.new_zeros(len(w))
-
-    def compare(self, y: Tensor, q: Tensor, at_w: Tensor, terms: int, active: Tensor | None) -> None:
-        """Renew both by gradients q at y and at_w at w [K, d], for the clients that take this step."""
-        steps_on = torch.ones_like(self.beta, dtype=torch.bool) if active is None else active
-        distance = torch.linalg.vector_norm(y - self.w, dim=1)
-        bend = torch.linalg.vector_norm(at_w - q, dim=1) / distance
-        self.beta = torch.where(steps_on & (distance > record.TINY), torch.maximum(self.beta, bend), self.beta)
-        length = torch.maximum(self.delta, self.sum.square().sum(dim=1) / terms)
-        self.delta = torch.where(steps_on, length, self.delta)
 
 
 def usable(A: Tensor) -> Tensor | None:

@@ -64,7 +64,7 @@ ALGORITHMS = Registry(
         "fedreg": "fedreg:FedReg",
         "fedbn": "fedbn:FedBN",
         "fedgvr": "fedgvrgm:FedGVR",
-        "fedgm": "fedgvrgm:FedGM",
+        "fedgm": "fedgm:FedGM",
         "fedgvrgm": "fedgvrgm:FedGVRGM",
         "fedveca": "fedveca:FedVeca",
         "fedpmvr": "fedpmvr:FedPMVR",

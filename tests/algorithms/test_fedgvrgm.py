@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from fedkeel.algorithms.contract import Algorithm
-from fedkeel.algorithms.fedgvrgm import FedGM, FedGVR, FedGVRGM
+from fedkeel.algorithms.fedgm import FedGM
+from fedkeel.algorithms.fedgvrgm import FedGVR, FedGVRGM
 from fedkeel.engine.rounds import RunState
 from tests.algorithms.least_squares import record_of_round, simulation, states
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fedkeel.algorithms.contract import Local, Message, Problem, Round, Uploads
 from fedkeel.algorithms.corrections import pull
-from fedkeel.algorithms.fedgvrgm import FedGM, FedGVR, FedGVRGM, TwoPhases
+from fedkeel.algorithms.fedgm import FedGM, TwoPhases
+from fedkeel.algorithms.fedgvrgm import FedGVR, FedGVRGM
 from fedkeel.algorithms.server_steps import average, control_gain
 from fedkeel.algorithms.state import State
 from fedkeel.learning.correction import Correction

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from fedkeel.algorithms import fedveca_record as record
 from fedkeel.algorithms.contract import Answer, Clients, Local, Message, Problem, Round, Uploads
-from fedkeel.algorithms.fedveca import Estimates, FedVeca, usable
+from fedkeel.algorithms.fedveca import FedVeca, usable
+from fedkeel.algorithms.fedveca_estimates import Estimates
 from fedkeel.algorithms.fedveca_record import norm
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import State
