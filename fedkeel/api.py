@@ -213,7 +213,7 @@ def train(
     data: Federation,
     seed: int = 0,
     params: dict[str, Any] | None = None,
-    loss: Loss | nn.Module | Callable[[Tensor, Tensor], Tensor] | None = None,
+    loss: str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor] | None = None,
     metrics: Sequence[str] | Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
     faults: Faults | dict[str, Any] | None = None,
     evaluate_every: int = 1,
@@ -237,8 +237,9 @@ def train(
     clients, and what is done about updates that are not finite or too long, e.g. ``{"dropout": 0.1, "bad_update":
     "skip-client"}``.
 
-    ``loss`` is one of torch's (``nn.MSELoss()``, ``nn.BCEWithLogitsLoss()``, …), a function of outputs and targets that
-    gives one value for each sample, or a ``Loss``; by default the cross-entropy that classification asks for.
+    ``loss`` is one of torch's (``nn.MSELoss()``, ``nn.BCEWithLogitsLoss()``, …), a name (``"mse"``), a function of
+    outputs and targets that gives one value for each sample, or a ``Loss``; by default the cross-entropy that
+    classification asks for.
     ``metrics`` are measured beside accuracy and loss (``Run.metrics``, ``history.series()``): names such as ``["f1"]``
     or ``["mae", "r2"]``, or functions by name that give one value for each sample.
 

@@ -21,7 +21,7 @@ from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import InputError, invalid
 from fedkeel.learning import models
 from fedkeel.learning.drawing import keyed
-from fedkeel.learning.losses import Loss, cross_entropy, for_targets
+from fedkeel.learning.losses import Loss, as_loss, cross_entropy, for_targets
 from fedkeel.learning.metrics import as_metrics
 from fedkeel.learning.task import Task
 
@@ -37,7 +37,7 @@ def make_federation(experiment: Experiment, data_dir: Path | None = None) -> Fed
             "data.name is 'sites': every site of a network holds its own data; run it with fedkeel network run."
         )
     if is_path(data.name):
-        return _held_out(from_npz_folder(Path(data.name)), experiment)
+        return _held_out(from_npz_folder(Path(data.name), targets=data.targets or "labels"), experiment)
     params, samples = dict(data.model_extra or {}), data.samples
     if samples is not None and "samples" in SOURCES[data.name].params:  # a generated set makes as many as it is told
         params["samples"], samples = samples, None
@@ -71,7 +71,7 @@ def make_task(
     Models by name are initialised from the seed; a module of your own keeps the weights it has.
     """
     if dataset.is_real and loss is None:
-        hint = "nn.MSELoss() is usual for regression, nn.BCEWithLogitsLoss() for labels that are yes or no."
+        hint = 'Usual are "mse" for regression, "bce_with_logits" for labels that are yes or no; model.loss in a file.'
         raise invalid("loss", f"given for {dataset.name}, whose targets are real numbers", None, hint)
     if isinstance(model, nn.Module):
         return Task(model, for_targets(loss or cross_entropy, dataset.train.y.ndim), dtype, device)
@@ -96,7 +96,8 @@ def make_simulation(
     model_seed = experiment.seed if experiment.model.seed is None else experiment.model.seed
     device = devices.find(experiment.run.device)
     dtype = DTYPES[experiment.training.dtype]
-    task = make_task(experiment.model.name, federation.dataset, model_seed, dtype, device=device)
+    loss = as_loss(experiment.model.loss)
+    task = make_task(experiment.model.name, federation.dataset, model_seed, dtype, loss, device)
     task.metrics = as_metrics(experiment.evaluation.metrics)
     kind = algorithm_class(experiment.algorithm.name, allow_plugins)
     check_effects(kind, experiment.training, experiment.faults, experiment.run.executor, experiment.run.workers)

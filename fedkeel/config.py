@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
@@ -26,6 +26,7 @@ from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.threads import MOST_THREADS
 from fedkeel.errors import DataError, InputError, named, shown, unknown
 from fedkeel.learning import models
+from fedkeel.learning.losses import LossName
 from fedkeel.learning.metrics import as_metrics
 from fedkeel.measure.settings import Measuring
 from fedkeel.runs.runner import Evaluation
@@ -51,6 +52,11 @@ class DataConfig(Settings):
     )
     augment: str | None = Field(None, description="random crops and flips, by name; absent: none")
     subset_ok: bool = Field(False, description="accept a data set of which only a part is there")
+    targets: Literal["labels", "real"] | None = Field(
+        None,
+        description="what y holds in a folder of .npz files: labels, or real numbers (regression, several yes or no a "
+        "sample), which need a model.loss; absent: labels",
+    )
     samples: int | None = Field(
         None,
         ge=1,
@@ -81,6 +87,9 @@ class ModelConfig(Settings):
     name: str = Field("2nn", description="a model of `fedkeel models`")
     seed: int | None = Field(
         None, ge=0, lt=SEEDS, strict=True, description="seed of the initial weights; absent: the experiment's seed"
+    )
+    loss: LossName | None = Field(
+        None, description="what is minimised; absent: the model's own, which is cross-entropy but for the svm"
     )
 
 

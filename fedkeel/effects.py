@@ -69,6 +69,9 @@ def check_data(experiment: Experiment) -> None:
     for name in extra:
         if name not in known:
             raise unknown(f"parameter of data set {data.name!r}", name, known or ["(it takes none)"])
+    if data.targets is not None and not is_path(data.name):
+        hint = "Leave it out: it is for folders of .npz files."
+        raise invalid("data.targets", f"absent for {data.name}, whose targets are known", data.targets, hint)
     if data.name not in SOURCES:
         unheard = ("normalise", "augment", "subset_ok", "samples")
         for name in (*unheard, "validation", "client_test") if data.name == SITES else unheard:

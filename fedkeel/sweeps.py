@@ -16,7 +16,7 @@ MOST_RUNS = 10_000
 """Of one sweep; more are a slip, and would fill memory before the first one starts."""
 LONGEST = 200
 """Bytes of a run's name: file systems allow 255, and the store needs some for names of its own."""
-_WHAT = ("algorithm.name", "data.name", "model.name", "partition.rule", "training.dtype", "run.executor")
+_WHAT = ("algorithm.name", "data.name", "model.name", "model.loss", "partition.rule", "training.dtype", "run.executor")
 """Fields whose values say by themselves what they are."""
 
 

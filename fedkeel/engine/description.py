@@ -23,7 +23,7 @@ from fedkeel.engine.settings import Training
 from fedkeel.errors import InputError, ModelError
 from fedkeel.learning import models
 from fedkeel.learning.drawing import keyed
-from fedkeel.learning.losses import Loss, cross_entropy
+from fedkeel.learning.losses import Loss, LossName, as_loss, cross_entropy, known_as
 from fedkeel.learning.metrics import KNOWN, as_metrics
 from fedkeel.learning.task import Task
 
@@ -41,13 +41,26 @@ class ModelDescription(BaseModel):
     seed: int = Field(0, ge=0, description="of its initial weights")
     input_shape: tuple[int, ...] = Field((), description="shape of a sample")
     classes: int = Field(0, ge=0)
+    loss: LossName | None = Field(None, description="what is minimised; absent: the loss of the model's own paper")
 
     def task(self, dtype: torch.dtype, device: torch.device = CPU) -> Task:
         """The model of that name as a task."""
         assert self.name is not None
         with keyed(torch_seed(self.seed, Purpose.WEIGHTS)):
             module = models.build(self.name, self.input_shape, self.classes)
-        return Task(module, models.spec(self.name).loss, dtype, device)
+        return Task(module, as_loss(self.loss) or models.spec(self.name).loss, dtype, device)
+
+    def with_loss(self, loss: Loss) -> ModelDescription:
+        """The same with the name of the loss that a run minimises; sites know no others by name."""
+        if self.name is None or loss == models.spec(self.name).loss:
+            return self.model_copy(update={"loss": None})
+        name = known_as(loss)
+        if name is None:
+            raise InputError(
+                f"a run of {self.name} with the loss {loss.name} cannot be described to clients elsewhere, which have "
+                "no name for it; describe it without the model, and let every site bring module and loss."
+            )
+        return self.model_copy(update={"loss": name})
 
 
 class Description(BaseModel):
@@ -81,7 +94,7 @@ class Description(BaseModel):
             seed=equipment.seed,
             max_update_norm=equipment.max_update_norm,
             metrics=tuple(name for name, metric in equipment.task.metrics.items() if KNOWN.get(name) is metric),
-            model=model or ModelDescription(),
+            model=(model or ModelDescription()).with_loss(equipment.task.loss),
             weights=digest_of(equipment.task),
         )
 
@@ -122,7 +135,7 @@ class Description(BaseModel):
         if digest_of(task) != self.weights:
             raise ModelError(
                 f"the initial weights of {self.model.name or type(module).__name__} are not those of the run "
-                f"{self.run!r}: the model, its version or its seed differs between here and the server."
+                f"{self.run!r}: the model, its loss, its version or its seed differs between here and the server."
             )
         task.metrics = as_metrics(self.metrics)
         schedule = RandomSchedule(self.training, self.seed)

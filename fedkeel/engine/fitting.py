@@ -98,7 +98,7 @@ def _check_values(outputs: Tensor, y: Tensor, loss: Loss, name: str) -> None:
     if not y.is_floating_point():
         raise ModelError(
             f"{loss.name} compares outputs with real numbers, but the targets of {name} are labels; "
-            'give the data with targets="real", or take nn.CrossEntropyLoss().'
+            'give the data with targets="real", or take cross-entropy.'
         )
     if in_shape_of(y, outputs).shape != y.shape:
         raise ModelError(

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedkeel.errors import invalid
+from fedkeel.errors import invalid, unknown
 
 Answers = Literal["classes", "values", "any"]
 """What a model has to return: scores [B, C, ...] for labels [B, ...], values in the targets' shape, or anything."""
+LossName = Literal["cross_entropy", "mse", "l1", "smooth_l1", "huber", "bce_with_logits"]
+"""What an experiment may call a loss: those that take what a model of the zoo returns, which are no probabilities."""
 IGNORED = -100
 """The label that torch leaves out unless told otherwise: padding in sequences of labels."""
 
@@ -146,9 +148,11 @@ _OWN = "Or give a function f(outputs, targets) with one value for each sample [B
 
 
 def as_loss(given: object) -> Loss | None:
-    """A loss of fedkeel's, of torch's or somebody's own function, sample by sample; None is what the model asks for."""
+    """A loss by name, of torch's, of fedkeel's or somebody's own function; None is what the model asks for."""
     if given is None or (isinstance(given, Loss) and callable(given.per_sample) and _is_optional(given.correct)):
         return given
+    if isinstance(given, str):
+        return by_name(given)
     if given is F.cross_entropy or given is nn.CrossEntropyLoss:
         return cross_entropy
     if isinstance(given, type) and issubclass(given, nn.Module):
@@ -162,7 +166,23 @@ def as_loss(given: object) -> Loss | None:
     if callable(given):
         name = str(getattr(given, "__name__", type(given).__name__))
         return Loss(f"own:{name}", given, _RightLabel())
-    raise invalid("loss", "a loss of torch.nn such as nn.MSELoss(), a function or a Loss", given, _OWN)
+    raise invalid("loss", 'a name such as "mse", a loss of torch.nn such as nn.MSELoss(), or a function', given, _OWN)
+
+
+def by_name(name: str) -> Loss:
+    """The loss that an experiment calls so."""
+    if name not in NAMED:
+        raise unknown("loss", name, list(NAMED))
+    return NAMED[name]
+
+
+def known_as(loss: Loss) -> str | None:
+    """What an experiment calls a loss; None if it has no name for exactly this one."""
+    for name, known in NAMED.items():
+        # Options are part of a loss's name. A function of one's own may be called anything, but is not taken apart.
+        if loss == known or (loss.name == known.name and isinstance(loss.per_sample, PerSample)):
+            return name
+    return None
 
 
 def _is_optional(correct: object) -> bool:
@@ -225,3 +245,14 @@ def for_targets(loss: Loss, dimensions: int) -> Loss:
     # One label a sample is never negative, so that nothing is left out.
     plain = loss.ignored is not None and loss.ignored < 0 and loss.name == _for_sequences(loss.ignored).name
     return cross_entropy if plain and dimensions == 1 else loss
+
+
+NAMED: dict[str, Loss] = {
+    "cross_entropy": cross_entropy,
+    "mse": _of_torch(nn.MSELoss()),
+    "l1": _of_torch(nn.L1Loss()),
+    "smooth_l1": _of_torch(nn.SmoothL1Loss()),
+    "huber": _of_torch(nn.HuberLoss()),
+    "bce_with_logits": _of_torch(nn.BCEWithLogitsLoss()),
+}
+"""The losses of :data:`LossName`, with torch's own options."""

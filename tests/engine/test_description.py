@@ -14,6 +14,7 @@ from fedkeel.engine.description import Description, ModelDescription, digest_of
 from fedkeel.engine.schedule import RandomSchedule
 from fedkeel.engine.settings import Training
 from fedkeel.errors import FedkeelError, InputError, ModelError
+from fedkeel.learning.losses import as_loss
 from fedkeel.learning.task import Task
 
 TRAINING = Training(steps=3, lr=0.07, dtype="float64")
@@ -46,6 +47,30 @@ def test_a_model_of_the_zoo_is_made_from_its_name_and_seed() -> None:
     other = Description.read(text.replace('"seed":3', '"seed":4'))
     with pytest.raises(ModelError, match="initial weights of 2nn are not those of the run 'run'"):
         other.equipment()
+
+
+def test_a_site_minimises_the_loss_of_the_run() -> None:
+    """Whatever the caller says of the loss, the description names the one that the task has."""
+    model = ModelDescription(name="2nn", seed=3, input_shape=(4,), classes=3)
+    module = model.task(torch.float64).train_module
+    here = equipment(FedAvg(), Task(module, as_loss(nn.MSELoss()), torch.float64))
+    text = Description.of("run", here, model).write()
+    assert Description.of("run", here, model.model_copy(update={"loss": "huber"})).write() == text
+    assert Description.read(text).model.loss == "mse"
+    assert Description.read(text).equipment().task.loss.name == here.task.loss.name
+    for wrong in ("null", '"huber"'):
+        with pytest.raises(ModelError, match="the model, its loss, its version or its seed differs"):
+            Description.read(text.replace('"loss":"mse"', f'"loss":{wrong}')).equipment()
+
+
+def test_a_loss_without_a_name_cannot_be_described_with_a_model_of_the_zoo() -> None:
+    model = ModelDescription(name="2nn", seed=3, input_shape=(4,), classes=3)
+    module = model.task(torch.float64).train_module
+    here = equipment(FedAvg(), Task(module, as_loss(nn.HuberLoss(delta=0.5)), torch.float64))
+    with pytest.raises(InputError, match=r"with the loss nn.HuberLoss\(delta=0.5\) cannot be described"):
+        Description.of("run", here, model)
+    loss = here.task.loss
+    assert Description.of("run", here).equipment(module, loss).task.loss == loss
 
 
 def test_a_module_that_is_another_is_refused() -> None:

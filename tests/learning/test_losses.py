@@ -1,11 +1,13 @@
 """torch's own losses, taken apart into samples: the mean over a batch must be the one that torch gives."""
 
+from typing import get_args
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fedkeel.errors import InputError
-from fedkeel.learning.losses import as_loss, cross_entropy, for_targets, in_shape_of
+from fedkeel.learning.losses import NAMED, Loss, LossName, as_loss, cross_entropy, for_targets, in_shape_of, known_as
 
 LABELS = torch.tensor([2, 0, 1, 2, 1])
 SEQUENCES = torch.tensor([[2, 0], [1, 1], [0, 2], [2, 2], [1, 0]])
@@ -108,9 +110,41 @@ def test_right_answers_of_several_labels_a_sample() -> None:
         (nn.BCEWithLogitsLoss(weight=torch.ones(3)), "place in the batch. pos_weight is allowed"),
         (nn.CTCLoss(), "loss must be one of nn.CrossEntropyLoss, .* got 'nn.CTCLoss'"),
         (nn.CosineEmbeddingLoss(), "loss must be one of"),
-        ("mse", "loss must be a loss of torch.nn such as"),
+        ("msa", "there is no loss named 'msa'. Did you mean 'mse'?"),
+        (3, 'loss must be a name such as "mse", a loss of torch.nn such as'),
     ],
 )
 def test_what_is_no_sum_over_samples_is_refused(given: object, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         as_loss(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("cross_entropy", nn.CrossEntropyLoss()),
+        ("mse", nn.MSELoss()),
+        ("l1", nn.L1Loss()),
+        ("smooth_l1", nn.SmoothL1Loss()),
+        ("huber", nn.HuberLoss()),
+        ("bce_with_logits", nn.BCEWithLogitsLoss()),
+    ],
+)
+def test_a_name_stands_for_torchs_loss(name: str, given: nn.Module) -> None:
+    by_name, by_object = as_loss(name), as_loss(given)
+    assert by_name is not None
+    assert by_object is not None
+    assert by_name.name == by_object.name
+    assert known_as(by_name) == known_as(by_object) == name
+    outputs, targets = numbers(5, 3), LABELS if name == "cross_entropy" else YES_OR_NO
+    torch.testing.assert_close(by_name.per_sample(outputs, targets).mean(), given(outputs, targets), rtol=1e-14, atol=0)
+
+
+def test_every_name_has_a_loss_and_other_losses_have_none() -> None:
+    assert tuple(NAMED) == get_args(LossName)
+    for other in (nn.HuberLoss(delta=0.5), nn.CrossEntropyLoss(label_smoothing=0.1), nn.PoissonNLLLoss()):
+        loss = as_loss(other)
+        assert loss is not None
+        assert known_as(loss) is None
+    disguised = Loss(NAMED["mse"].name, lambda outputs, targets: (outputs - targets).abs().mean(1), None)
+    assert known_as(disguised) is None
