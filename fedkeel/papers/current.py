@@ -1,8 +1,9 @@
 """Whether a record is of the run that a paper's file describes now: else it would pass for what it is not.
 
-Its key is compared, and so are all values that it was computed with. Keys leave out what is at its default, so that a
-field that is added changes none; a default that is changed, however, must not go unnoticed. Work that was shared
-cannot be in a key, since it follows from the run that it is shared with: it is computed again.
+Its key is compared, and so are all values that it was computed with, of which it must have those that the key is made
+of. Keys leave out what is at its default, so that a field that is added changes none; a default that is changed,
+however, must not go unnoticed. Work that was shared cannot be in a key, since it follows from the run that it is shared
+with: it is computed again.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ def differs(run: Planned, record: Record, leader: Record | None = None) -> str:
         return "it is of another configuration"
     now, then = dict(_leaves(resolved(run.experiment))), dict(_leaves(record.experiment))
     shared = WORK if run.like is not None else set()
+    if not then:
+        return "it does not say what it was computed with"
+    given = dict(_leaves(run.experiment.model_dump(exclude_defaults=True, exclude={"name", "run", "measure"})))
+    for name in sorted(given.keys() - then.keys() - LENGTH - shared):
+        return f"it does not say with which {name} it was computed, which is {shown(given[name])} now"
     for name in sorted(then.keys() - LENGTH - shared):
         if now.get(name) != then[name]:
             return f"it was computed with {name} = {shown(then[name])}, which is {shown(now.get(name))} now"

@@ -64,6 +64,15 @@ def test_a_field_that_is_new_since_is_none_of_its_business(leader: Planned) -> N
     assert differs(leader, record_of(leader, experiment=table)) == ""
 
 
+def test_a_record_that_does_not_say_what_it_is_of_is_not_current(leader: Planned) -> None:
+    """Its key fits, but a key can be copied; there must be something to compare."""
+    assert differs(leader, record_of(leader, experiment={})) == "it does not say what it was computed with"
+    table = resolved(leader.experiment)
+    del table["data"]["name"]
+    found = differs(leader, record_of(leader, experiment=table))
+    assert found.startswith("it does not say with which data.name it was computed, which is 'mnist")
+
+
 def test_how_long_it_ran_does_not_matter(leader: Planned) -> None:
     table = resolved(leader.experiment)
     table["training"] |= {"rounds": 3, "until": {"accuracy": 0.9}}
