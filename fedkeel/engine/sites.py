@@ -187,7 +187,7 @@ class Sites:
         return self.equipment.task.evaluate(w, b, *held, seeds)
 
     def _fits(self, question: Question, row: int, client: int, reply: ScoredReply) -> bool:
-        """Whether a score is one to this question; what metrics are made of has as many numbers as here."""
+        """Whether a score is one to this question, and there may be samples with the sums that metrics are made of."""
         score, here = reply.score, self._rehearsed_score
         asked = None if question.positions is None else len(question.positions[row])
         is_share = math.isnan(score.accuracy) if math.isnan(here.accuracy) else 0 <= score.accuracy <= 1
@@ -196,8 +196,13 @@ class Sites:
             and is_share
             and score.samples > 0
             and asked in (None, score.samples)
-            and all(len(found) == len(here.sums.get(name, ())) for name, found in score.sums.items())
+            and all(self._may_be(name, found) for name, found in score.sums.items())
         )
+
+    def _may_be(self, name: str, sums: tuple[float, ...]) -> bool:
+        """Whether a metric that is asked for has as many sums, and some samples have such ones."""
+        here = self._rehearsed_score.sums
+        return name in here and len(sums) == len(here[name]) and self.equipment.task.metrics[name].possible(sums)
 
     @cached_property
     def _rehearsed_score(self) -> Score:

@@ -12,22 +12,20 @@ from torch import Tensor
 from fedkeel.errors import ModelError, invalid, unknown
 from fedkeel.learning.losses import in_shape_of
 
+ROUNDING = 1e-9
+"""By how much, as a share, sums of squares may be too small."""
+
 
 @dataclass(frozen=True)
 class Metric:
-    """``sums(outputs, targets) → [k]`` of some samples in double precision; ``value(sums)`` of all of them."""
+    """``sums(outputs, targets) → [k]`` of some samples in double precision; ``value(sums)`` of all of them.
+
+    ``possible(sums)`` says whether any samples have such sums: others may have been sent by anybody.
+    """
 
     sums: Callable[[Tensor, Tensor], Tensor]
     value: Callable[[Sequence[float]], float]
-
-    def of(self, sums: Sequence[float]) -> float:
-        """``value``, and NaN for sums that no samples have, such as those of none."""
-        try:
-            return self.value(sums)
-        except ArithmeticError:
-            return math.nan
-        except ValueError:  # the root of a negative number
-            return math.nan
+    possible: Callable[[Sequence[float]], bool]
 
 
 def _errors(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,6 +45,24 @@ def _absolute(outputs: Tensor, targets: Tensor) -> Tensor:
 def _squared(outputs: Tensor, targets: Tensor) -> Tensor:
     error, y = _errors(outputs, targets)
     return torch.stack([error.square().sum(), error.new_tensor(error.numel()), y.sum(), y.square().sum()])
+
+
+def _possible_errors(sums: Sequence[float]) -> bool:
+    """Errors are no less than 0, and of some targets; those of a model that diverged are not finite."""
+    error, count, *_ = sums
+    return not error < 0 and _is_count(count) and count > 0
+
+
+def _possible_squares(sums: Sequence[float]) -> bool:
+    """Besides, Σy² is at least (Σy)²/n, but for rounding."""
+    _, count, total, squares = sums
+    if not (_possible_errors(sums) and math.isfinite(total) and math.isfinite(squares)):
+        return False
+    return total * total / count <= squares * (1 + ROUNDING)
+
+
+def _is_count(value: float) -> bool:
+    return math.isfinite(value) and value >= 0 and value == int(value)
 
 
 def _r2(sums: Sequence[float]) -> float:
@@ -69,6 +85,15 @@ def _confusions(outputs: Tensor, targets: Tensor) -> Tensor:
     return torch.cat(counts).double()
 
 
+def _possible_confusions(sums: Sequence[float]) -> bool:
+    """No class is right more often than it was answered or meant, and there are no more answers than labels."""
+    C = len(sums) // 3
+    right, answered, meant = sums[:C], sums[C : 2 * C], sums[2 * C :]
+    if not all(map(_is_count, sums)) or sum(answered) > sum(meant):
+        return False
+    return all(r <= min(a, m) for r, a, m in zip(right, answered, meant, strict=True))
+
+
 def _macro_f1(sums: Sequence[float]) -> float:
     """The mean of 2·right/(answered + meant) over all classes that were either; NaN if none was."""
     C = len(sums) // 3
@@ -76,12 +101,20 @@ def _macro_f1(sums: Sequence[float]) -> float:
     return sum(each) / len(each) if each else math.nan
 
 
+def _mean(sums: Sequence[float]) -> float:
+    return sums[0] / sums[1]
+
+
+def _possible_mean(sums: Sequence[float]) -> bool:
+    return _is_count(sums[1]) and sums[1] > 0
+
+
 KNOWN = {
-    "f1": Metric(_confusions, _macro_f1),
-    "mae": Metric(_absolute, lambda sums: sums[0] / sums[1]),
-    "mse": Metric(_squared, lambda sums: sums[0] / sums[1]),
-    "rmse": Metric(_squared, lambda sums: math.sqrt(sums[0] / sums[1])),
-    "r2": Metric(_squared, _r2),
+    "f1": Metric(_confusions, _macro_f1, _possible_confusions),
+    "mae": Metric(_absolute, _mean, _possible_errors),
+    "mse": Metric(_squared, _mean, _possible_squares),
+    "rmse": Metric(_squared, lambda sums: math.sqrt(_mean(sums)), _possible_squares),
+    "r2": Metric(_squared, _r2, _possible_squares),
 }
 """Metrics by name: macro F1 for classes, the others for targets that are real numbers."""
 LONGEST = 100
@@ -116,7 +149,7 @@ def as_metrics(given: object) -> dict[str, Metric]:
                 raise invalid("metrics", f"a dict from printable names of at most {LONGEST} characters", name)
             if not callable(function):
                 raise invalid(f"metrics[{name!r}]", "a function f(outputs, targets) with a value a sample", function)
-            found[name] = Metric(_Mean(function), lambda sums: sums[0] / sums[1])
+            found[name] = Metric(_Mean(function), _mean, _possible_mean)
         return found
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise invalid("metrics", "a list of names or a dict of functions by name", given)

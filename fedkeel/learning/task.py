@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedkeel.errors import ModelError, invalid
+from fedkeel.errors import ModelError, invalid, shown
 from fedkeel.learning.admission import check_module
 from fedkeel.learning.copies import copied
 from fedkeel.learning.drawing import draws_nothing, held_by, keyed_if
@@ -406,15 +406,21 @@ class Task:
     ) -> tuple[dict[str, float], dict[str, tuple[float, ...]]]:
         """The metrics of all samples from the sums over parts of them, and the sums over all.
 
-        Parts that somebody elsewhere computed may lack metrics; then the whole does. Sums that no samples can have
-        give NaN.
+        Parts that somebody elsewhere computed may lack metrics; then the whole does. Whether samples can have their
+        sums was looked at when they arrived.
         """
         sums = {
             name: tuple(sum(column, 0.0) for column in zip(*(part[name] for part in parts), strict=True))
             for name in self.metrics
             if all(name in part for part in parts)
         }
-        return {name: self.metrics[name].of(found) for name, found in sums.items()}, sums
+        return {name: self._metric(name, found) for name, found in sums.items()}, sums
+
+    def _metric(self, name: str, sums: tuple[float, ...]) -> float:
+        try:
+            return self.metrics[name].value(sums)
+        except (ArithmeticError, ValueError) as error:  # a root of what is negative, a mean over none
+            raise ModelError(f"the metric {name} has no value for the sums {shown(sums)}: {error}.") from None
 
     @torch.no_grad()
     def state_dict(self, w: Tensor, b: Tensor) -> dict[str, Tensor]:

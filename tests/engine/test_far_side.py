@@ -180,11 +180,13 @@ def test_an_evaluation_without_some_clients_says_so_and_one_without_all_is_none(
 class Lying(FarSide):
     """Client 2 sends other sums than its metric has."""
 
+    sums: tuple[float, ...] = (1.0,)
+
     def exchange(self, requests):  # type: ignore[no-untyped-def]
         for client, reply in super().exchange(requests):
             said = reply_from_bytes(reply)
             if client == 2 and isinstance(said, Scored):
-                said = replace(said, score=replace(said.score, sums={"f1": (1.0,)}))
+                said = replace(said, score=replace(said.score, sums={"f1": self.sums}))
             yield client, reply_to_bytes(said)
 
 
@@ -193,10 +195,23 @@ def test_metrics_travel_as_sums_that_are_looked_at(tmp_path: Path) -> None:
     here, there = (one.evaluate(one.start(), "train")["global"] for one in (near, far))
     assert there == here
     assert set(there.metrics) == {"f1"}
-    far.sites.transport = Lying(near, calm._description, tmp_path, CASES["nothing"])
-    with pytest.warns(FedkeelWarning, match="is without 1 of 5: client 2"):
-        scores = far.evaluate_clients(far.start())
-    assert sorted(scores) == [0, 1, 3, 4]
+    far.sites.transport = lying = Lying(near, calm._description, tmp_path, CASES["nothing"])
+    C = len(here.sums["f1"]) // 3
+    none = (0.0,) * (C - 1)
+    for sums in (
+        (1.0,),
+        (9.0, *none, 1.0, *none, 1.0, *none),  # right nine times in one answer: an F1 of 9
+        (0.0, *none, 2.0, *none, 1.0, *none),  # two answers to one label
+        (0.0, *none, 0.5, *none, 1.0, *none),
+        (0.0, *none, -1.0, *none, 1.0, *none),
+        (math.nan, *none, 1.0, *none, 1.0, *none),
+    ):
+        lying.sums = sums
+        with pytest.warns(FedkeelWarning, match="is without 1 of 5: client 2"):
+            scores = far.evaluate_clients(far.start())
+        assert sorted(scores) == [0, 1, 3, 4]
+    lying.sums = (1.0, *none, 1.0, *none, 2.0, *none)
+    assert far.evaluate_clients(far.start())[2].metrics == {"f1": 2 / 3}
 
 
 def test_a_metric_that_only_the_server_knows_is_missed_once(tmp_path: Path) -> None:
