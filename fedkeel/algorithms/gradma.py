@@ -30,6 +30,7 @@ from fedkeel.algorithms.server_steps import average_gap, gaps
 from fedkeel.algorithms.state import State
 from fedkeel.algorithms.variants.readings import GradMAReadings, GradMAServerReadings, GradMAWorkerReadings
 from fedkeel.errors import invalid
+from fedkeel.learning.loop import Trained
 from fedkeel.learning.projected import Row
 from fedkeel.learning.projection import Blocks, bounds_of, projected
 
@@ -72,15 +73,15 @@ class Worker(Both):
 
     def local_round(self, local: Local) -> Answer:
         bounds = bounds_of(local.problem.layout, self.params.blocks)
-        acting = [0] * len(local.clients.ids)
-        QP = Projection(self.params.rows, local.client.x, self.params.rho_l, bounds, acting=acting)
+        QP = Projection(self.params.rows, local.client.x, self.params.rho_l, bounds)
         trained = local.train_by(Rule(projection=QP))
-        return noting(local, Message(y=trained.y), acting), State(x=trained.y), trained
+        return noting(local, trained), State(x=trained.y), trained
 
 
-def noting(local: Local, message: Message, acting: list[int]) -> Message:
+def noting(local: Local, trained: Trained) -> Message:
     """The upload with a note of how many conditions were active in a step, on average, at each worker."""
-    return message.noting(active_local=torch.tensor(acting, dtype=torch.float64) / local.steps.cpu())
+    acting = torch.tensor(trained.acting, dtype=torch.float64)
+    return Message(y=trained.y).noting(active_local=acting / local.steps.cpu())
 
 
 class Server(Both):

@@ -47,6 +47,8 @@ class Trained:
     """Norm of the corrected gradient at every step before clipping [K, steps]; [K, 0] without clipping."""
     moved: Tensor | None = None
     """‖y − y_0‖ over all steps, before it is limited [K]; None without a limit, where nobody asks."""
+    acting: tuple[int, ...] | None = None
+    """How many rows had a part in projected gradients, over all steps and blocks [K]; None where none are projected."""
 
 
 PLAIN = Rule()
@@ -74,7 +76,8 @@ def train(
         return _limited(_walked(task.dense, steps, b, batches), start, sgd.max_move)
     correction, averaging, after_step = rule.correction, rule.averaging, rule.after_step
     unforgetting = rule.unforgetting
-    gradient = rule.gradient if rule.projection is None else rule.projection.gradients(task, start)
+    projected = None if rule.projection is None else rule.projection.gradients(task, start)
+    gradient = rule.gradient if projected is None else projected
     inside = None if rule.inside is None else inside_gradient(task, batches, rule.inside, all_samples)
     descent = descends(task, inside, sgd, rule)
     y = y.clone()
@@ -137,7 +140,9 @@ def train(
         loss_sum += loss
         steps_taken += 1 if batch.active is None else batch.active
     recorded = torch.stack(norms, dim=1) if norms else y.new_empty(len(y), 0)
-    return _limited(Trained(y, b, loss_sum / steps_taken.clamp(min=1), recorded), start, sgd.max_move)
+    acting = None if projected is None else tuple(projected.acting)
+    trained = Trained(y, b, loss_sum / steps_taken.clamp(min=1), recorded, acting=acting)
+    return _limited(trained, start, sgd.max_move)
 
 
 def _walked(net: DenseNet, steps: Walk, b: Tensor, batches: Iterable[Batch]) -> Trained:
@@ -151,7 +156,8 @@ def _walked(net: DenseNet, steps: Walk, b: Tensor, batches: Iterable[Batch]) -> 
         taken.append(batch)
     y = steps.y
     norms = torch.stack(list(steps.norms), dim=1) if len(steps.norms) else y.new_empty(len(y), 0)
-    return Trained(y, b, _mean_over_steps(log_p, hots, taken, y), norms)
+    acting = None if steps.acting is None else tuple(steps.acting)
+    return Trained(y, b, _mean_over_steps(log_p, hots, taken, y), norms, acting=acting)
 
 
 def _mean_over_steps(log_p: list[Tensor], hots: list[Tensor], batches: list[Batch], y: Tensor) -> Tensor:

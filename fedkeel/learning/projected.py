@@ -32,8 +32,6 @@ class Projection:
     """Where blocks of coordinates begin and end that are projected each by itself [B + 1]."""
     decay: Tensor | None = None
     """Strengths of a weight decay that every gradient includes [d]."""
-    acting: list[int] | None = None
-    """If given, counts for each client [K] the rows that acted, over all steps and blocks."""
     own_draws: bool = False
     """Whether the gradients of a step drop units each for itself, or all the same ones."""
 
@@ -51,6 +49,8 @@ class ProjectedGradients:
         # The same memory for all steps: where gradients are taken; g and the rows of G.
         self._points = torch.stack([start, *(rule.before if row == "prev" else start for row in self._elsewhere)])
         self._gG = start.new_empty(1 + len(rule.rows), *start.shape)
+        self.acting = [0] * len(start)
+        """How many rows had a part in each client's steps so far [K]."""
 
     def __call__(self, y: Tensor, b: Tensor, batch: Batch, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """The direction of step k [K, d], loss [K] and buffers [K, m], at y [K, d]."""
@@ -65,13 +65,9 @@ class ProjectedGradients:
 
     def _projected(self, vectors: Tensor, active: Tensor | None) -> Tensor:
         """QP(g, G) of g and the rows of G [K, 1 + r, d]; whoever takes no step any more is not counted."""
-        tally = self._rule.acting
-        if tally is None:
-            return project_few(vectors, self._rule.rho, self._rule.bounds)
-        acting = [0] * len(vectors)
-        u = project_few(vectors, self._rule.rho, self._rule.bounds, acting)
+        u, acting = project_few(vectors, self._rule.rho, self._rule.bounds)
         steps_on = [True] * len(acting) if active is None else active.tolist()
-        tally[:] = [before + on * now for before, on, now in zip(tally, steps_on, acting, strict=True)]
+        self.acting = [before + on * now for before, on, now in zip(self.acting, steps_on, acting, strict=True)]
         return u
 
     def _gradient(self, y: Tensor, b: Tensor, batch: Batch, out: Tensor) -> tuple[Tensor, Tensor]:

@@ -269,26 +269,23 @@ def _noise(K: Tensor) -> float:
 
 
 @torch.no_grad()
-def project_few(
-    vectors: Tensor, rho: float = 0.0, bounds: Tensor | None = None, acting: list[int] | None = None
-) -> Tensor:
+def project_few(vectors: Tensor, rho: float = 0.0, bounds: Tensor | None = None) -> tuple[Tensor, list[int]]:
     """The projections u [K, d] of K vectors g for r ≤ 3 rows each, given together as [K, 1 + r, d] with g first.
 
-    u is written over g. ``acting`` [K] counts the rows that have a part in u, if it is given.
+    u is written over g. Also how many rows have a part in each u, over all blocks [K].
     """
-    u = vectors[:, 0]
+    u, acting = vectors[:, 0], [0] * len(vectors)
     if vectors.shape[1] == 1:
-        return u
+        return u, acting
     edges = [0, u.shape[1]] if bounds is None else bounds.tolist()
     for start, stop in pairwise(edges):
         part = vectors[:, :, start:stop]
         c = multipliers([products(own, own) for own in part], rho, u.dtype)
-        if acting is not None:
-            acting[:] = [count + sum(map(bool, own)) for count, own in zip(acting, c, strict=True)]
+        acting = [count + sum(map(bool, own)) for count, own in zip(acting, c, strict=True)]
         for row, c_row in enumerate(zip(*c, strict=True), start=1):
             if any(c_row):
                 part[:, 0].addcmul_(part[:, row], torch.tensor(c_row, dtype=u.dtype, device=u.device).unsqueeze(1))
-    return u
+    return u, acting
 
 
 def multipliers(grams: Sequence[Matrix], rho: float, dtype: torch.dtype) -> Matrix:

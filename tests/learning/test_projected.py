@@ -19,6 +19,9 @@ from fedkeel.engine.choice import make_executor
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import Simulation
 from fedkeel.learning.kernels import choice, projected
+from fedkeel.learning.loop import Sgd, train
+from fedkeel.learning.projected import Projection
+from fedkeel.learning.rule import Rule
 from fedkeel.learning.task import Batch, Task
 
 MODELS: dict[str, Callable[[], list[nn.Module]]] = {
@@ -119,3 +122,16 @@ def test_all_ways_count_the_same_active_conditions(params: dict[str, Any]) -> No
     assert counts("serial", dense=False) == pytest.approx(expected)
     assert counts("stacked", dense=True) == pytest.approx(expected)
     assert counts("stacked", dense=False) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_what_acted_is_a_result_of_training_and_nothing_is_left_in_the_rule(dense: bool) -> None:
+    """In the first step y − y_0 is 0 and forbids nothing; the second would go on the same way, so that the row acts."""
+    task = Task(nn.Sequential(nn.Linear(1, 2, bias=False)), dtype=torch.float64)
+    start = torch.zeros(1, 2, dtype=torch.float64)
+    rule = Rule(projection=Projection(("anchor",), start, 0.0, torch.tensor([0, 2])))
+    batches = [Batch(torch.ones(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.int64))] * 2
+    with nullcontext() if dense else mock.patch.object(choice, "projects", return_value=False):
+        found = [train(task, start, start[:, :0], batches, Sgd(lr=0.1), rule).acting for _ in range(2)]
+    assert found == [(1,), (1,)]
+    assert train(task, start, start[:, :0], batches, Sgd(lr=0.1)).acting is None

@@ -35,7 +35,7 @@ def problems(draw: st.DrawFn, most_rows: int = 7) -> tuple[Tensor, Tensor]:
 
 
 def few(g: Tensor, G: Tensor, rho: float = 0.0) -> Tensor:
-    return project_few(torch.cat([g.unsqueeze(0), G]).unsqueeze(0), rho)[0]
+    return project_few(torch.cat([g.unsqueeze(0), G]).unsqueeze(0), rho)[0][0]
 
 
 def check_conditions(g: Tensor, G: Tensor, u: Tensor) -> None:
@@ -186,7 +186,7 @@ def test_one_problem_for_every_tensor() -> None:
     layout = Task(Point()).layout
     for bounds, u in ((bounds_of(layout, "flat"), [0.6, -1.2]), (bounds_of(layout, "tensor"), [0, -1])):
         assert project(g, [row], bounds=bounds).tolist() == pytest.approx(u)
-        assert project_few(torch.stack([g, row])[None], bounds=bounds)[0].tolist() == pytest.approx(u)
+        assert project_few(torch.stack([g, row])[None], bounds=bounds)[0][0].tolist() == pytest.approx(u)
 
 
 def test_inner_products_add_up_over_pieces() -> None:

@@ -31,12 +31,11 @@ class WorkerVariant(Worker):
 
     def local_round(self, local: Local) -> Answer:
         bounds = bounds_of(local.problem.layout, self.params.blocks)
-        acting = [0] * len(local.clients.ids)
-        rule = Projection(self.params.rows, self._previous_model(local), self.params.rho_l, bounds, acting=acting)
+        rule = Projection(self.params.rows, self._previous_model(local), self.params.rho_l, bounds)
         trained = train(local, self.params.decay, replace(rule, own_draws=self.params.dropout == "own"))
         now = {"x": trained.y, "seen": trained.y.new_ones(len(trained.y), 1)}
         state = local.client.replace(**{name: now[name] for name in local.client})
-        return noting(local, Message(y=trained.y), acting), state, trained
+        return noting(local, trained), state, trained
 
     def _previous_model(self, local: Local) -> Tensor:
         """x_{−1} [K, d]."""

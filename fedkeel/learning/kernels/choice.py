@@ -35,6 +35,10 @@ class Walk(Protocol):
     def norms(self) -> Sequence[Tensor]:
         """Of the gradient of every step so far [K], if it is clipped."""
 
+    @property
+    def acting(self) -> Sequence[int] | None:
+        """How many rows had a part in each client's steps so far [K]; None where none are projected."""
+
     def step(self, x: Tensor, hot: Tensor, weight: Tensor | None, active: Tensor | None) -> Tensor:
         """Take a step on inputs [K, B, ...] and targets as of ``minus_one_hot``; give log p before it [K, classes, B].
 
@@ -128,7 +132,7 @@ def projects(sgd: Sgd, rule: Rule, projection: Projection) -> bool:
     """Whether a step is y ← y − η·QP(g, G) and nothing else."""
     known = rule.used == {"projection"} and used(sgd) <= {"lr", "max_move"}
     # A dense network draws nothing, so that it does not matter whether its gradients would draw each for itself.
-    parts = {"rows", "before", "rho", "bounds", "acting", "own_draws"}
+    parts = {"rows", "before", "rho", "bounds", "own_draws"}
     return known and used(projection) <= parts and bool(projection.rows)
 
 

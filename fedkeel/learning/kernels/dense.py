@@ -237,6 +237,7 @@ class Descent:
     """
 
     norms: Sequence[Tensor] = ()
+    acting: Sequence[int] | None = None
 
     def __init__(
         self, net: DenseNet, y: Tensor, lr: float, pull: AffinePull | None = None, averaging: Averaging | None = None

@@ -150,7 +150,7 @@ class DenseWorker:
     ) -> None:
         rows, x_before = rule.rows, rule.before
         self._net, self._x, self._rho, self._lr = net, x, rule.rho, lr
-        self._acting = rule.acting
+        self.acting = [0] * len(x)
         self._start = start_of(net, x, all_samples, positions)
         self._first = net.layers[0]
         self._blocks = [Block.between(*edges, self._first.weight) for edges in pairwise(rule.bounds.tolist())]
@@ -280,8 +280,7 @@ class DenseWorker:
                 grams.append(self._first_gram(E, images, first))
             gram = reduce(projection.plus, grams)
             (c,) = projection.multipliers([[[gram[i][j] for j in order] for i in order]], self._rho, X.dtype)
-            if self._acting is not None:
-                self._acting[k] += sum(map(bool, c))
+            self.acting[k] += sum(map(bool, c))
             factors = [value for _, value in sorted(zip(order, [1.0, *c], strict=True))]
             coefficients = torch.tensor(factors, dtype=X.dtype, device=X.device)
             for part, from_, to in zip(gG, old, new, strict=True):

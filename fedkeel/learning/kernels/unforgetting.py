@@ -38,6 +38,8 @@ class Pair(NamedTuple):
 class UnforgettingSteps:
     """All steps of one client from w [1, d]."""
 
+    acting: Sequence[int] | None = None
+
     def __init__(
         self,
         net: DenseNet,
