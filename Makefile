@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-ui quick far-side bench lint format soak fuzz hostile docs clean
+.PHONY: setup demo test test-ui test-network quick far-side bench lint format soak fuzz hostile docs clean
 
 setup: $(READY)
 
@@ -23,6 +23,10 @@ test: lint
 test-ui: $(READY)
 	command -v chromium || command -v google-chrome || $(shell [ "$$(id -u)" = 0 ] || echo sudo) apt-get install -y chromium
 	$(BIN)/pytest -n 2 tests/ui
+
+# Networks of real processes on this machine, killed and hostile ones among them; about ten minutes.
+test-network: $(READY)
+	FEDKEEL_NETWORK_TESTS=1 $(BIN)/pytest -n 1 tests/network
 
 # For the inner loop: laws of the parts, without processes, kills or long runs.
 QUICK := tests/learning tests/data tests/algorithms/test_traces.py tests/algorithms/test_quadratics.py \

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.data.dataset import Federation
 from fedkeel.data.partitions import RULES
-from fedkeel.data.sources import SITES, SOURCES, brings_clients, check_name
+from fedkeel.data.sources import SITES, SOURCES, brings_clients, check_name, is_path
 from fedkeel.engine.settings import Faults, Training
 from fedkeel.errors import InputError, invalid, unknown
 from fedkeel.measure.settings import Measuring

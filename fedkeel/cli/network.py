@@ -21,6 +21,10 @@ Quorum = Annotated[
 ]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a field: --set training.rounds=50.")]
 Plugins = Annotated[bool, typer.Option("--allow-plugins", help="Let module:Class be imported; code runs.")]
+OwnModel = Annotated[
+    str | None,
+    typer.Option("--model", help="module:function that makes your own model, alike at server and sites."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last whole round.")]
 Runs = Annotated[Path, typer.Option("--out", help="Folder for the run's directory.")]
 Megabytes = Annotated[int, typer.Option(help="Megabytes a minute that one site may send.", min=1)]
@@ -66,7 +70,8 @@ def site(
     data: Annotated[str, typer.Option(help="experiment.toml (its share), mine.npz (x, y) or module:function.")],
     test: Annotated[Path | None, typer.Option(help="Test samples of its own, beside mine.npz.")] = None,
     targets: Annotated[str, typer.Option(help="What y holds: labels or real numbers (real).")] = "labels",
-    model: Annotated[str | None, typer.Option(help="module:function of a model of your own.")] = None,
+    model: OwnModel = None,
+    loss: Annotated[str | None, typer.Option(help="The loss of a model of your own, by name (mse, …).")] = None,
     allow_plugins: Plugins = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -76,7 +81,7 @@ def site(
     end_with_parent()
     from fedkeel.network.site import work
 
-    work(folder, data, test, targets, model, allow_plugins, data_dir, _told)
+    work(folder, data, test, targets, model, loss, allow_plugins, data_dir, _told)
 
 
 @app.command()
@@ -89,6 +94,7 @@ def run(
     wait: Wait = 300.0,
     deadline: Deadline = 600.0,
     quorum: Quorum = 0.5,
+    model: OwnModel = None,
     allow_plugins: Plugins = False,
     data_dir: DataDir = None,
     quiet: Quiet = False,
@@ -99,7 +105,7 @@ def run(
     from fedkeel.cli.network_run import run_all
 
     options = Options(out, resume, None, allow_plugins, data_dir, quiet, as_json)
-    run_all(experiment, settings or [], options, network, wait, deadline, quorum)
+    run_all(experiment, settings or [], options, network, wait, deadline, quorum, model)
 
 
 @app.command()

@@ -21,6 +21,7 @@ from fedkeel.network.places import ServerPlace
 from fedkeel.network.run import NetworkRun, Terms
 from fedkeel.network.run import run as run_over_sites
 from fedkeel.network.server import free_port, place_of
+from fedkeel.network.site import module_of
 from fedkeel.runs.interrupt import StopRequest
 from fedkeel.runs.lock import RunLock
 from fedkeel.session import Listeners
@@ -30,15 +31,23 @@ STARTS = 120.0
 
 
 def run_all(
-    path: Path, settings: list[str], options: Options, network: Path, wait: float, deadline: float, quorum: float
+    path: Path,
+    settings: list[str],
+    options: Options,
+    network: Path,
+    wait: float,
+    deadline: float,
+    quorum: float,
+    model: str | None = None,
 ) -> None:
     """Run every experiment that a file stands for over the sites of a network."""
+    module = None if model is None else module_of(model)
     place = place_of(network)
     flower.prepare(place.flower)
     from fedkeel.network.flower_link import GridTransport, Link
 
     link = Link(place)
-    if not link.is_up():
+    if not link.is_up(wait):
         raise flower.NetworkError(
             f"the server of {place.folder} does not answer on this machine; start it: fedkeel network server {network}."
         )
@@ -67,6 +76,7 @@ def run_all(
                     options.allow_plugins,
                     built,
                     words,
+                    module,
                 )
 
     try:

@@ -91,13 +91,18 @@ class Link:
     def close(self) -> None:
         self._control.close()
 
-    def is_up(self) -> bool:
-        """Whether it answers."""
-        try:
-            self._control.ListNodes(ListNodesRequest())
-        except httpx.HTTPError:
-            return False
-        return True
+    def is_up(self, patience: float = 0.0) -> bool:
+        """Whether it answers, now or within so many seconds."""
+        until = time.monotonic() + patience
+        while True:
+            try:
+                self._control.ListNodes(ListNodesRequest())
+            except httpx.HTTPError:
+                if time.monotonic() > until:
+                    return False
+                time.sleep(POLL)
+            else:
+                return True
 
     def sites(self) -> dict[int, Joined]:
         """Every site that is registered under its client's key, by client."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedkeel import build, session
 from fedkeel.algorithms.contract import Problem
@@ -33,6 +34,7 @@ from fedkeel.engine.schedule import RandomSchedule
 from fedkeel.engine.server import Server
 from fedkeel.engine.sites import SiteRounds, Sites
 from fedkeel.errors import DataError, InputError, invalid
+from fedkeel.learning.losses import as_loss
 from fedkeel.learning.metrics import as_metrics
 from fedkeel.network.greeting import Carrier, Letters, greet
 from fedkeel.network.letters import Facts
@@ -89,14 +91,18 @@ def run(
     allow_plugins: bool = False,
     built: Callable[[SiteRounds], None] | None = None,
     words: str = "sites",
+    module: nn.Module | None = None,
 ) -> NetworkRun:
-    """Run an experiment over so many sites; everything but who answers is as in ``fedkeel.run``."""
+    """Run an experiment over so many sites; everything but who answers is as in ``fedkeel.run``.
+
+    A ``module`` takes the place of the experiment's model; every site then brings the same one, with the same weights.
+    """
     check_experiment(experiment, allow_plugins)
     with session.surroundings(experiment.run, directory):
         known = _known(directory) if resume and holds_run(directory) else None
         facts = _facts(carrier, clients, terms, listeners.stop, known)
         name = known.run if known else None
-        rounds = make_rounds(experiment, facts, carrier, terms, name, data_dir, words, allow_plugins)
+        rounds = make_rounds(experiment, facts, carrier, terms, name, data_dir, words, allow_plugins, module)
         if built is not None:
             built(rounds)
         end = session.conduct(experiment, rounds, directory, listeners, resume)
@@ -132,14 +138,17 @@ def make_rounds(
     data_dir: Path | None = None,
     words: str = "sites",
     allow_plugins: bool = False,
+    module: nn.Module | None = None,
 ) -> SiteRounds:
     """Everything that an experiment names, put together for sites, which remember the run under ``name``."""
     held = _held(experiment, facts, data_dir)
     dtype, seed, training = build.DTYPES[experiment.training.dtype], experiment.seed, experiment.training
     model = experiment.model
     weights = seed if model.seed is None else model.seed
-    task = build.make_task(model.name, held.dataset, weights, dtype)
+    task = build.make_task(module or model.name, held.dataset, weights, dtype, as_loss(model.loss))
     task.metrics = as_metrics(experiment.evaluation.metrics)
+    if module is not None:
+        task.notices.append(f"the model is a {type(module).__name__} of the operator's own; model.name has no effect")
     algorithm = algorithm_class(experiment.algorithm.name, allow_plugins)(**experiment.algorithm_params())
     schedule = RandomSchedule(training, seed)
     sizes = torch.tensor([one.samples for one in facts.values()])
@@ -157,7 +166,7 @@ def make_rounds(
     name = name or f"{experiment.label}-{secrets.token_hex(8)}"
     shape, outputs = held.dataset.input_shape, held.dataset.outputs
     described = ModelDescription(name=model.name, seed=weights, input_shape=shape, classes=outputs)
-    description = Description.of(name, equipment, described).write()
+    description = Description.of(name, equipment, None if module is not None else described).write()
     expected = {client: one.data for client, one in facts.items()}
     letters = Letters(carrier, description, expected, terms.largest)
     has_tests = all(one.has_test for one in facts.values())

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fedkeel.errors import InputError, shown
+from fedkeel.learning.losses import as_loss
 from fedkeel.network import flower, site_data
 from fedkeel.network.client_half import ClientHalf
 from fedkeel.network.places import SitePlace
@@ -23,6 +24,7 @@ def work(
     test: Path | None,
     targets: str,
     model: str | None,
+    loss: str | None,
     allow_plugins: bool,
     data_dir: Path | None,
     say: Callable[[str], None],
@@ -35,7 +37,8 @@ def work(
     torch.set_num_threads(1)  # the bits of a sum depend on how many threads share it
     client = place.settings.client
     own = site_data.read(data, client, test, targets, data_dir)
-    half = ClientHalf(client, own, place.memory, None if model is None else module_of(model), None, allow_plugins)
+    module = None if model is None else module_of(model)
+    half = ClientHalf(client, own, place.memory, module, as_loss(loss), allow_plugins)
     say(f"client {client} holds {len(own.train):,} samples of {own.name}")
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
