@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
@@ -179,7 +180,19 @@ def show_status(network: Path, as_json: bool) -> None:
         for client in place.public_keys()
     ]
     if as_json:
-        print_json({"server": "up" if up else "down", "sites": rows, "running": sum(s != "finished" for _, s in runs)})
+        running = sum(status != "finished" for _, status in runs)
+        traffic = _traffic(place)
+        print_json({"server": "up" if up else "down", "sites": rows, "running": running, "bytes": traffic})
         return
     say(f"server {'up' if up else 'down'}, {sum(status != 'finished' for _, status in runs)} runs going on")
+    for way, count in _traffic(place).items():
+        say(f"{count / 1e6:.1f} MB {way} through the gate since the server started")
     show_table(["client", "status"], [[row["client"], row["status"]] for row in rows])
+
+
+def _traffic(place: ServerPlace) -> dict[str, int]:
+    """Bytes that passed the gate, up from sites and down to them."""
+    try:
+        return {way: int(count) for way, count in json.loads(place.traffic.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError):
+        return {}

@@ -133,11 +133,15 @@ class SuperNode:
     def _answer(self, bare: Message, tree: ObjectTree) -> None:
         """Fetch the content of a message, answer it, and send the answer; what fails concerns this message alone."""
         try:
+            called = time.monotonic()
             message = self._fetched(bare, tree)
             began, run = time.monotonic(), message.metadata.run_id
             TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, self._node.node_id
             reply = self._app(message, Context(run, self._node.node_id, {}, RecordDict(), {}))
-            self._send(reply, time.monotonic() - began)
+            done = time.monotonic()
+            self._send(reply, done - began)
+            times = f"{began - called:.2f} s to fetch, {time.monotonic() - done:.2f} s to send"
+            self._say(f"answered in {done - began:.2f} s ({times})")
         except (httpx.HTTPError, ObjectPullError, ObjectPushError) as error:
             self._say(f"a message of run {bare.metadata.run_id} came to nothing: {_short(error)}")
 

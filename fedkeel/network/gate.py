@@ -8,10 +8,11 @@ need of, and a message whose sender says that it is somebody else.
 
 from __future__ import annotations
 
+import json
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fedkeel.network.places import ServerPlace
+from fedkeel.runs.atomic import replacing
 
 FLEET = "/v1/fleet/"
 CALLS = frozenset(
@@ -67,9 +69,29 @@ class Allowance:
         return True
 
 
+@dataclass
+class Traffic:
+    """Bytes of requests and answers that passed the gate, kept in a file for ``fedkeel network status``."""
+
+    path: Path
+    up: int = 0
+    down: int = 0
+    _written: float = 0.0
+
+    def add(self, up: int, down: int, now: float) -> None:
+        self.up, self.down = self.up + up, self.down + down
+        if now - self._written >= 1:
+            self._written = now
+            self.write()
+
+    def write(self) -> None:
+        with replacing(self.path) as temporary:
+            temporary.write_text(json.dumps({"up": self.up, "down": self.down}), encoding="utf-8")
+
+
 def app(place: ServerPlace, largest: int) -> Starlette:
     """The gate in front of a SuperLink; ``largest`` bytes a minute are as many as a site may send."""
-    allowance = Allowance(largest)
+    allowance, traffic = Allowance(largest), Traffic(place.traffic)
     context = ssl.create_default_context(cafile=str(place.authority))
 
     @asynccontextmanager
@@ -77,6 +99,7 @@ def app(place: ServerPlace, largest: int) -> Starlette:
         async with httpx.AsyncClient(base_url=f"https://{place.link}", verify=context, timeout=120) as link:
             gate.state.link = link
             yield
+        traffic.write()
 
     async def passed_on(request: Request) -> Response:
         call = request.path_params["call"]
@@ -93,10 +116,16 @@ def app(place: ServerPlace, largest: int) -> Starlette:
             found = await request.app.state.link.post(FLEET + call, content=body, headers=headers)
         except httpx.HTTPError:
             return Response("the server is starting", 503)
+        traffic.add(_weight(request.headers) + len(body), _weight(found.headers) + len(found.content), time.monotonic())
         kept = {name: value for name, value in found.headers.items() if name.lower() not in _HOP}
         return Response(found.content, found.status_code, kept)
 
     return Starlette(routes=[Route(FLEET + "{call}", passed_on, methods=["POST"])], lifespan=lifespan)
+
+
+def _weight(headers: Mapping[str, str]) -> int:
+    """Bytes of the lines above a body."""
+    return sum(len(name) + len(value) + 4 for name, value in headers.items())
 
 
 async def _read(request: Request) -> bytes | None:

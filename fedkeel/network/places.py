@@ -78,6 +78,11 @@ class ServerPlace:
         return self.folder / "flower"
 
     @property
+    def traffic(self) -> Path:
+        """Where the gate writes how many bytes passed it."""
+        return self.flower / "traffic.json"
+
+    @property
     def link(self) -> str:
         """Where Flower's SuperLink listens."""
         return f"127.0.0.1:{self.settings.link_port}"

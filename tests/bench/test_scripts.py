@@ -51,11 +51,18 @@ def test_only_ratios_are_guarded() -> None:
 
 
 def test_floors_are_ratios_of_works_that_are_measured() -> None:
-    floors = json.loads((BENCHMARKS / "floors.json").read_text(encoding="utf-8"))
-    assert floors
-    assert set(floors) <= set(guard.ROUNDS)
-    assert all(PLAIN in floor and set(floor) <= set(guard.RATIOS) for floor in floors.values())
-    assert all(0 < value < 100 for floor in floors.values() for value in floor.values())
+    known = json.loads((BENCHMARKS / "floors.json").read_text(encoding="utf-8"))
+    assert known
+    for floors in known.values():
+        assert set(floors) == set(guard.ROUNDS)
+        assert all(PLAIN in floor and set(floor) <= set(guard.RATIOS) for floor in floors.values())
+        assert all(0 < value < 100 for floor in floors.values() for value in floor.values())
+
+
+def test_floors_are_those_of_the_kind_of_machine() -> None:
+    known = {"AVX2": {"W1": {PLAIN: 3.7}}}
+    assert guard.floors_for("AVX2", known) == {"W1": {PLAIN: 3.7}}
+    assert guard.floors_for("AVX512", known) == {}
 
 
 def test_a_table_replaces_what_stood_between_its_markers(tmp_path: Path) -> None:
