@@ -45,7 +45,9 @@ class DataConfig(Settings):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str = Field(
-        "mnist5k", description="a data set of `fedkeel data`, or the path of a folder (./sites) of one .npz per client"
+        "mnist5k",
+        description="a data set of `fedkeel data`, or the path of a folder (./sites) of one .npz per client; sites: "
+        "each site of a network holds its own",
     )
     normalise: str = Field(
         "standard", description="how pixels are scaled: standard (the papers' constants), unit (/ 255), or another name"

@@ -40,8 +40,10 @@ from fedkeel.engine.sites import Lost
 from fedkeel.network.flower import KIND, NetworkError, content, letter_in
 from fedkeel.network.places import ServerPlace
 
-POLL = 0.1
-"""Seconds between two looks for answers."""
+POLL, SELDOM = 0.1, 1.0
+"""Seconds between two looks for answers, at first and when it takes long."""
+SHARE = 0.05
+"""In between, the share of the time waited so far."""
 PATIENCE = 120.0
 """Seconds for which a SuperLink that does not answer is waited for: it may be starting anew."""
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -200,7 +202,7 @@ class GridTransport:
 
     def exchange(self, letters: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | Lost]]:
         """Bring each client its letter, and give what comes back, each under the client whose key it came with."""
-        until = time.monotonic() + self.deadline
+        began = time.monotonic()
         nodes = {client: site.node for client, site in self._link.sites().items() if site.status == "online"}
         for client in letters:
             if client not in nodes:
@@ -211,7 +213,7 @@ class GridTransport:
         ]
         waiting = dict(zip(self._pushed(messages), there, strict=True))
         self.sent += sum(len(letters[client]) for client in there)
-        while waiting and time.monotonic() < until:
+        while waiting and time.monotonic() - began < self.deadline:
             found = list(self._grid.pull_messages(list(waiting)))
             for reply in found:
                 name = reply.metadata.reply_to_message_id
@@ -219,7 +221,7 @@ class GridTransport:
                     client = waiting.pop(name)
                     yield client, self._opened(reply, nodes[client])
             if waiting and not found:
-                time.sleep(POLL)
+                time.sleep(min(max(POLL, SHARE * (time.monotonic() - began)), SELDOM))
         for client in waiting.values():
             yield client, Lost(f"no answer within {self.deadline:g} s")
 

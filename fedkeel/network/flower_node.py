@@ -58,9 +58,9 @@ from fedkeel.network.places import SitePlace
 HEARTBEAT = 10
 """Seconds between signs of life; Flower takes a node that missed two for gone."""
 SOON, LATER = 0.1, 2.0
-"""Seconds between two questions for messages: while there is work, and when there was none for a while."""
-AWAKE = 60.0
-"""Seconds after the last message for which more are expected soon."""
+"""Seconds between two questions for messages: right after one, and when there was none for a while."""
+SHARE = 0.1
+"""In between, the share of the time without a message that passes until the next question."""
 LONGEST_WAIT = 30.0
 Result = TypeVar("Result")
 Say = Callable[[str], None]
@@ -128,7 +128,7 @@ class SuperNode:
                 self._answer(message_from_proto(found.messages_list[0]), found.message_object_trees[0])
                 busy = time.monotonic()
             else:
-                self._stop.wait(SOON if time.monotonic() - busy < AWAKE else LATER)
+                self._stop.wait(min(max(SOON, SHARE * (time.monotonic() - busy)), LATER))
 
     def _answer(self, bare: Message, tree: ObjectTree) -> None:
         """Fetch the content of a message, answer it, and send the answer; what fails concerns this message alone."""
