@@ -55,13 +55,14 @@ def server(
     folder: Annotated[Path, typer.Argument(help="The server's folder.")] = Path("network/server"),
     bind: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     megabytes: Megabytes = 1024,
+    memory: Annotated[int, typer.Option(help="Gigabytes of memory that Flower's SuperLink may use.", min=2)] = 8,
 ) -> None:
     """Let sites join: Flower's SuperLink behind a gate that passes on nothing but what sites need."""
     from fedkeel.network.children import end_with_parent
     from fedkeel.network.server import place_of, serve
 
     end_with_parent()
-    serve(place_of(folder), bind, megabytes << 20, _told)
+    serve(place_of(folder), bind, megabytes << 20, memory << 30, _told)
 
 
 @app.command()

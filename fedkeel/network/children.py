@@ -15,6 +15,7 @@ from pathlib import Path
 _DEATH_SIGNAL = 1
 """prctl's PR_SET_PDEATHSIG."""
 PARENT = "FEDKEEL_PARENT"
+MEMORY = "FEDKEEL_MEMORY"
 GRACE = 10.0
 """Seconds that a process has to end by itself."""
 
@@ -37,6 +38,15 @@ def _watch(parent: int) -> None:
         time.sleep(1)
     time.sleep(GRACE)
     os._exit(1)
+
+
+def limit_memory() -> None:
+    """Let this process have no more memory than the one that started it allows; requests for more then fail alone."""
+    most = int(os.environ.get(MEMORY, "0"))
+    if most and sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 class Children:

@@ -10,17 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedkeel.network import flower
-from fedkeel.network.children import Children
+from fedkeel.network.children import MEMORY, Children
 from fedkeel.network.places import ServerPlace
 
 START = 60.0
 """Seconds that a SuperLink has to answer for the first time."""
-LARGEST = 1 << 30
-"""Bytes a minute that one site may send, unless told otherwise."""
 
 
-def serve(place: ServerPlace, host: str, largest: int, say: Callable[[str], None]) -> None:
-    """Serve until the process is asked to end; a SuperLink that ends is started anew, and finds its database."""
+def serve(place: ServerPlace, host: str, largest: int, memory: int, say: Callable[[str], None]) -> None:
+    """Serve until the process is asked to end; a SuperLink that ends is started anew, and finds its database.
+
+    ``largest`` bytes a minute are as many as a site may send, ``memory`` bytes as many as the SuperLink may hold.
+    """
     flower.prepare(place.flower)
     from fedkeel.network import gate
     from fedkeel.network.flower_link import Link, command
@@ -28,7 +29,7 @@ def serve(place: ServerPlace, host: str, largest: int, say: Callable[[str], None
     with Children(place.flower / "logs") as children:
 
         def start() -> int:
-            return children.start("superlink", command(place, sys.executable))
+            return children.start("superlink", command(place, sys.executable), {MEMORY: str(memory)})
 
         start()
         link = Link(place)

@@ -16,6 +16,7 @@ pytest.importorskip("flwr")
 
 import httpx
 
+from tests.network.bad_weather import BadWeather
 from tests.network.processes import (
     FEDKEEL,
     Network,
@@ -128,6 +129,21 @@ def test_a_killed_run_is_resumed_to_the_same_bits(net: Network, victims: tuple[s
     net.run("again", file, "--quorum", "1", "--resume")
     assert net.result("again") == 0, net.log("again")
     assert same_bits(trained(run_of(net, "feddc")), simulated(file, net.folder))
+
+
+@long
+def test_late_data_and_broken_connections_change_no_bit(net: Network) -> None:
+    """Every site is behind a stretch of network that delays each piece by 20 ms and breaks one connection in fifty."""
+    file = experiment(net.folder)
+    with BadWeather(net.port, 0.02, 0.02) as weather:
+        for client in range(net.sites):
+            settings = net.network / "sites" / f"client-{client}" / "site.toml"
+            settings.write_text(f'client = {client}\nserver = "127.0.0.1:{weather.port}"\n')
+        net.up(file)
+        net.run("run", file, "--quorum", "1", "--deadline", "30")
+        assert net.result("run") == 0, net.log("run")
+        assert weather.broken > 0
+    assert same_bits(trained(run_of(net)), simulated(file, net.folder))
 
 
 @long
