@@ -47,6 +47,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 )
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -62,6 +63,8 @@ SOON, LATER = 0.1, 2.0
 SHARE = 0.1
 """In between, the share of the time without a message that passes until the next question."""
 LONGEST_WAIT = 30.0
+TRIES, PATIENCE = 8, 30.0
+"""How often, and for how many seconds, a request in the middle of a message is repeated."""
 Result = TypeVar("Result")
 Say = Callable[[str], None]
 
@@ -88,15 +91,23 @@ class SuperNode:
         self._lost = threading.Event()
         key = _private_key(place)
         self._public = public_key_to_bytes(key.public_key())
-        self._client = FleetHttpClient.from_server_address(
-            self._server,
-            insecure=False,
-            root_certificates=place.authority.read_bytes(),
-            interceptors=[
-                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-                NodeAuthHttpInterceptor(key, key.public_key()),
-            ],
-        )
+
+        def client(again: RetryInvoker | None) -> FleetHttpClient:
+            return FleetHttpClient.from_server_address(
+                self._server,
+                insecure=False,
+                root_certificates=place.authority.read_bytes(),
+                interceptors=[
+                    RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                    NodeAuthHttpInterceptor(key, key.public_key()),
+                ],
+                retry_invoker=again,
+            )
+
+        self._client = client(None)
+        # In the middle of a message, a connection that breaks is no reason to lose what was computed.
+        waits = RetryInvoker(lambda: exponential(max_delay=2), httpx.TransportError, TRIES, PATIENCE)
+        self._steady = client(waits)
         self._node = Node()
 
     def run(self) -> None:
@@ -111,6 +122,7 @@ class SuperNode:
         finally:
             self._leave()
             self._client.close()
+            self._steady.close()
 
     def _join(self) -> None:
         self._lost.clear()
@@ -149,10 +161,10 @@ class SuperNode:
         run, name = bare.metadata.run_id, bare.metadata.message_id
         parts = pull_objects(
             [part.object_id for part in iterate_object_tree(tree)],
-            make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
+            make_pull_object_fn_protobuf(self._steady.PullObject, self._node, run),
         )
         request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=name)
-        self._client.ConfirmMessageReceived(request)
+        self._steady.ConfirmMessageReceived(request)
         message = inflate_object_from_contents(name, parts)
         if not isinstance(message, Message):
             raise ObjectPullError(name, "it is no message")
@@ -168,11 +180,11 @@ class SuperNode:
                 message_object_trees=[get_object_tree(reply)],
                 clientapp_runtime_list=[seconds],
             )
-            told = self._client.PushMessages(request)
+            told = self._steady.PushMessages(request)
             run = reply.metadata.run_id
             push_objects(
                 get_all_nested_objects(reply),
-                make_push_object_fn_protobuf(self._client.PushObject, self._node, run, told.session_id),
+                make_push_object_fn_protobuf(self._steady.PushObject, self._node, run, told.session_id),
                 object_ids_to_push=set(told.objects_to_push),
             )
 
