@@ -3,8 +3,8 @@
     python benchmarks/network.py --sites 5 --rounds 20
 
 Prints one JSON object. ``seconds`` is the median over rounds but the first, in which sites make model and algorithm;
-``at_sites`` is the longest that any site computed, fetched or sent in the median round; ``wire`` are bytes that passed the
-gate, above TLS; ``messages`` those that the run's own accounting has, which counts the algorithm's tensors alone.
+``at_sites`` is the longest that any site computed, fetched or sent in the median round; ``wire`` are bytes that passed
+the gate, above TLS; ``messages`` those that the run's own accounting has, which counts the algorithm's tensors alone.
 """
 
 from __future__ import annotations
