@@ -39,7 +39,10 @@ html_copy_source = False
 html_static_path: list[str] = []
 
 CONTENTS = {
-    "Use": ["docs/reference", "docs/algorithms/README", "docs/faults", "docs/adding-an-algorithm", "docs/glossary"],
+    "Use": [
+        *("docs/reference", "docs/algorithms/README", "docs/faults", "docs/network", "docs/threats"),
+        *("docs/adding-an-algorithm", "docs/glossary"),
+    ],
     "Results": [
         *("docs/measurements", "docs/report", "docs/ui", "docs/export"),
         *("docs/papers/README", "docs/benchmarks", "docs/performance", "docs/reliability"),
