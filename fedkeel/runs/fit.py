@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from fedkeel.engine.rounds import Rounds, RunState
+from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import DataError
 from fedkeel.runs.history import History
 from fedkeel.state.rows import Rows
@@ -35,6 +36,20 @@ def check_fits(simulation: Rounds, state: RunState, history: History, whose: str
             if client not in range(simulation.N):
                 raise DataError(f"{whose} does not fit: it has {name} of client {client} of {simulation.N}.")
             _same(f"kind of {name}[{client}]", _kind(example), _kind(row), whose)
+    if isinstance(simulation, Simulation):
+        _check_buffers(simulation, state, whose)
+
+
+def _check_buffers(simulation: Simulation, state: RunState, whose: str) -> None:
+    """Refuse to go on without statistics that stayed with the clients, as those of a run over sites have."""
+    if simulation.server.buffer_rule != "local" or not state.b.numel():
+        return
+    absent = [client for client in state.counted.nonzero().flatten().tolist() if client not in state.client_buffers]
+    if absent:
+        raise DataError(
+            f"{whose} does not fit: client {absent[0]} took part, but the buffers that it keeps to itself are not "
+            "here; a run over sites goes on over sites only."
+        )
 
 
 def _kind(value: Any) -> str:
