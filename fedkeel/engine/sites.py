@@ -95,12 +95,12 @@ class Sites:
         seeds = part_seeds(self.equipment.seed, Purpose.EVALUATION, call.round.t)
         each = {client: call.take([row]) for row, client in enumerate(call.clients.ids)}
         heard: dict[int, Answer] = {}
-        faults: list[Fault] = []
-        sent = 0
-        least = math.ceil(self._quorum * len(each))
+        told: list[Fault] = []
+        sent, least = 0, self._least(len(each))
         for attempt in range(ATTEMPTS):
             missing = {client: one for client, one in each.items() if client not in heard}
-            sent += self._hear(missing, each, heard, faults)
+            more, silent = self._hear(missing, each, heard, told)
+            sent, faults = sent + more, [*told, *silent]
             if len(heard) >= least:
                 break
             if attempt + 1 < ATTEMPTS:
@@ -122,14 +122,22 @@ class Sites:
 
     def _hear(
         self, called: Mapping[int, Call], each: Mapping[int, Call], heard: dict[int, Answer], faults: list[Fault]
-    ) -> int:
-        """Call some clients: answers that can be used are heard, all else are faults. How many uploads travelled."""
+    ) -> tuple[int, list[Fault]]:
+        """Call some clients: answers that can be used are heard, whatever else came is a fault.
+
+        How many uploads travelled, and who was silent: that counts if nobody calls again.
+        """
         sent, silent = 0, dict.fromkeys(called, "")
+
+        def refused(fault: Fault) -> None:
+            silent.pop(fault.client, None)
+            if fault not in faults:  # called again, a site says the same again
+                faults.append(fault)
+
         for client, data in self.transport.exchange({client: call_to_bytes(one) for client, one in called.items()}):
             if isinstance(data, Lost):
                 if data.refused:
-                    faults.append(Fault(client, "refused", data.reason))
-                    silent.pop(client, None)
+                    refused(Fault(client, "refused", data.reason))
                 elif client in silent:
                     silent[client] = data.reason
                 continue
@@ -139,23 +147,26 @@ class Sites:
                 found = self._checked(client, reply, each.get(client))
             except WireError as error:
                 found = Fault(client, "refused", str(error))
-            if isinstance(found, Fault):
+            if isinstance(found, Fault) and found.kind == "refused":
+                refused(found)
+            elif isinstance(found, Fault):
                 faults.append(found)
-                if found.kind == "refused":
-                    silent.pop(client, None)
             elif client in heard:
                 faults.append(Fault(client, "duplicate"))
             else:
                 heard[client] = found
                 silent.pop(client, None)
-        faults += [Fault(client, "silent", reason) for client, reason in silent.items()]
-        return sent
+        return sent, [Fault(client, "silent", reason) for client, reason in silent.items()]
+
+    def _least(self, called: int) -> int:
+        """How many of the called clients have to answer; 0.55 of 20 are 11, though floating point says a bit more."""
+        return math.ceil(self._quorum * called - 1e-9)
 
     def _too_few(self, heard: Mapping[int, Answer], each: Mapping[int, Call], faults: Sequence[Fault]) -> str:
         """``2 of 5 clients answered, 3 are needed (client 0: its site is not online)``."""
         why = {fault.client: fault.detail for fault in faults if fault.client not in heard and fault.detail}
         told = "; ".join(f"client {client}: {reason}" for client, reason in list(why.items())[:3])
-        least = math.ceil(self._quorum * len(each))
+        least = self._least(len(each))
         return f"{len(heard)} of {len(each)} clients answered, {least} are needed" + (f" ({told})" if told else "")
 
     def scores(self, question: Question) -> dict[int, Score]:
