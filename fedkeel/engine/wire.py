@@ -28,7 +28,7 @@ from fedkeel.algorithms.contract import Clients, Round
 from fedkeel.algorithms.state import PerClient, State
 from fedkeel.engine.exchange import Call, Outcome, Question
 from fedkeel.engine.randomness import Purpose
-from fedkeel.errors import FedkeelError
+from fedkeel.errors import FedkeelError, shown
 from fedkeel.learning.task import Score
 from fedkeel.state.rows import Rows
 
@@ -208,7 +208,7 @@ def request_from_bytes(data: bytes, largest: int = LARGEST) -> Call | Question:
         return _call(head, tensors)
     if kind == "question":
         return _question(head, tensors)
-    raise WireError(f"a client was sent a message of the kind {kind!r}; it answers calls and questions.")
+    raise WireError(f"a client was sent a message of the kind {shown(kind)}; it answers calls and questions.")
 
 
 def reply_to_bytes(reply: Answer | Scored | Refusal) -> bytes:
@@ -243,7 +243,7 @@ def reply_from_bytes(data: bytes, largest: int = LARGEST) -> Answer | Scored | R
         return Scored(client, t, _purpose(head), Score(accuracy, loss, _whole(head, "samples"), sums=sums))
     if kind == "refusal":
         return Refusal(client, t, _text(head, "reason"))
-    raise WireError(f"the server was sent a message of the kind {kind!r}; it takes answers, scores and refusals.")
+    raise WireError(f"the server was sent a message of the kind {shown(kind)}; it takes answers, scores and refusals.")
 
 
 def to_bytes(kind: str, head: Mapping[str, Any], tensors: Mapping[str, Tensor | list[Tensor]] | None = None) -> bytes:
@@ -294,18 +294,18 @@ def _tensors(described: Any, body: memoryview) -> dict[str, Tensor]:
             raise WireError("a message does not say which tensors it has.")
         name, dtype, shape = one
         if not isinstance(dtype, str) or dtype not in DTYPES:
-            raise WireError(f"a message has a tensor of the type {dtype!r}; known are {', '.join(DTYPES)}.")
+            raise WireError(f"a message has a tensor of the type {shown(dtype)}; known are {', '.join(DTYPES)}.")
         if len(shape) > MOST_AXES or not all(type(size) is int and 0 <= size < 1 << 48 for size in shape):
-            raise WireError(f"a message has a tensor of the shape {shape!r}.")
+            raise WireError(f"a message has a tensor of the shape {shown(shape)}.")
         kind = np.dtype(dtype)
         stop = start + math.prod(shape) * kind.itemsize
         if stop > len(body) or name in found:
-            raise WireError(f"a message has too few bytes for its tensor {name!r}, or has it twice.")
+            raise WireError(f"a message has too few bytes for its tensor {shown(name)}, or has it twice.")
         tensor = torch.empty(shape, dtype=DTYPES[dtype])
         if tensor.numel():
             raw = np.frombuffer(body[start:stop], dtype=np.uint8)
             if dtype == "bool" and raw.max() > 1:
-                raise WireError(f"a message has a tensor {name!r} of truth values that are neither 0 nor 1.")
+                raise WireError(f"a message has a tensor {shown(name)} of truth values that are neither 0 nor 1.")
             tensor.view(-1).copy_(torch.from_numpy(raw.view(kind).copy()))
         found[name], start = tensor, stop
     if start != len(body):
@@ -320,12 +320,12 @@ def _call(head: dict[str, Any], tensors: dict[str, Tensor]) -> Call:
     ids = _ids(head)
     t, *rates = _list(head, "round", 3)
     if type(t) is not int or t < 0 or not all(isinstance(rate, float | int) and rate >= 0 for rate in rates):
-        raise WireError(f"the round of a call is {head['round']!r}.")
+        raise WireError(f"the round of a call is {shown(head['round'])}.")
     cohort = _list(head, "cohort", 4)
     if not all(type(count) is int and count >= 0 for count in cohort):
-        raise WireError(f"the cohort of a call is {cohort!r}.")
+        raise WireError(f"the cohort of a call is {shown(cohort)}.")
     if head.get("dtype") not in ("float32", "float64"):
-        raise WireError(f"the precision of a call is {head.get('dtype')!r}.")
+        raise WireError(f"the precision of a call is {shown(head.get('dtype'))}.")
     _whole(head, "common_steps")
     numbers, names = head.get("numbers"), head.get("message")
     if not (isinstance(numbers, dict) and isinstance(names, list)):
@@ -339,7 +339,7 @@ def _call(head: dict[str, Any], tensors: dict[str, Tensor]) -> Call:
     _tensor(tensors, "b")
     for name, rows in under(tensors, "each/").items():
         if rows.dim() == 0 or len(rows) != len(ids):
-            raise WireError(f"a call to {len(ids)} clients has {list(rows.shape)} for each of them in {name!r}.")
+            raise WireError(f"a call to {len(ids)} clients has {list(rows.shape)} for each of them in {shown(name)}.")
     return unpacked_call(head, tensors)
 
 
@@ -357,7 +357,7 @@ def _question(head: dict[str, Any], tensors: dict[str, Tensor]) -> Question:
     _tensor(tensors, "counted", (len(ids),), whole=True)
     N, common_steps = _list(head, "problem", 2)
     if not all(type(count) is int and count >= 0 for count in (N, common_steps)):
-        raise WireError(f"a question comes from a run of {N!r} clients and {common_steps!r} steps.")
+        raise WireError(f"a question comes from a run of {shown(N)} clients and {shown(common_steps)} steps.")
     return Question(
         _whole(head, "t"),
         ids,

@@ -8,12 +8,13 @@ from typing import Protocol
 
 from fedkeel.engine.sites import Lost
 from fedkeel.engine.wire import LARGEST, WireError
-from fedkeel.errors import DataError
+from fedkeel.errors import DataError, named
 from fedkeel.network.letters import Facts, Letter, new_nonce, read_reply
 from fedkeel.notices import notice
 
 AGAIN = 1.0
 """Seconds between two greetings of sites that have not answered."""
+LONGEST_REASON = 300
 
 
 class Carrier(Protocol):
@@ -43,9 +44,9 @@ class Letters:
                 yield client, data
                 continue
             try:
-                yield client, read_reply(data, nonces.get(client, ""), self._largest).body
+                yield client, read_reply(data, nonces.get(client) or new_nonce(), self._largest).body
             except WireError as error:
-                yield client, Lost(str(error), refused=True)
+                yield client, Lost(named(str(error), LONGEST_REASON), refused=True)
 
 
 def greet(
@@ -57,7 +58,7 @@ def greet(
     while missing:
         nonces = {client: new_nonce() for client in sorted(missing)}
         for client, data in carrier.exchange({client: Letter(nonce).to_bytes() for client, nonce in nonces.items()}):
-            if isinstance(data, Lost):
+            if isinstance(data, Lost) or client not in nonces:
                 continue
             try:
                 facts = read_reply(data, nonces[client]).facts

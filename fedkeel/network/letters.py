@@ -7,16 +7,21 @@ nobody can guess, and the answer must repeat it: only whoever got the letter can
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from fedkeel.engine.wire import LARGEST, WireError, from_bytes, to_bytes
+from fedkeel.errors import named, shown
 
 LONGEST_DESCRIPTION = 1 << 20
+LARGEST_SAMPLE = 1 << 26
+"""Numbers of one sample: the server makes up a few such samples to try a model on."""
 
 
 class Facts(BaseModel):
@@ -27,14 +32,28 @@ class Facts(BaseModel):
     client: int = Field(ge=0)
     samples: int = Field(ge=1, le=1 << 40)
     input_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
-    inputs: str = Field(max_length=20, description="type of the stored inputs: uint8, float32 or int64")
+    inputs: Literal["uint8", "float32", "int64"] = Field(description="type of the stored inputs")
     target_shape: tuple[int, ...] = Field(max_length=8)
-    targets: str = Field(max_length=20, description="type of the stored targets: int64 or float32")
+    targets: Literal["int64", "float32"] = Field(description="type of the stored targets")
     classes: int = Field(ge=0, le=1_000_000, description="labels are below this; 0 for real numbers")
     has_test: bool = Field(description="whether it has test samples of its own")
-    data: str = Field(min_length=32, max_length=32, description="digest of its samples and how they are prepared")
+    data: str = Field(pattern="^[0-9a-f]{32}$", description="digest of its samples and how they are prepared")
     fedkeel: str = Field(max_length=50)
     torch: str = Field(max_length=50)
+
+    @field_validator("input_shape", "target_shape")
+    @classmethod
+    def _is_one_of_arrays(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if not all(size >= 1 for size in shape) or math.prod(shape) > LARGEST_SAMPLE:
+            raise ValueError(f"must be sizes from 1, at most {LARGEST_SAMPLE:,} numbers together")
+        return shape
+
+    @field_validator("classes")
+    @classmethod
+    def _fit_the_targets(cls, classes: int, before: ValidationInfo) -> int:
+        if "targets" in before.data and (before.data["targets"] == "float32") != (classes == 0):
+            raise ValueError("must be 0 for real numbers, and for them alone")
+        return classes
 
 
 @dataclass(frozen=True)
@@ -76,7 +95,7 @@ def read_letter(data: bytes, largest: int = LARGEST) -> Letter:
     kind, head, tensors = from_bytes(data, largest)
     texts = [head.get(name) for name in ("nonce", "description", "data")]
     if kind != "letter" or not all(isinstance(text, str) for text in texts) or set(tensors) != {"request"}:
-        raise WireError(f"a site was sent a message of the kind {kind!r}; it answers letters.")
+        raise WireError(f"a site was sent a message of the kind {shown(kind)}; it answers letters.")
     nonce, description, digest = map(str, texts)
     if len(description) > LONGEST_DESCRIPTION:
         raise WireError(f"the description in a letter has {len(description):,} characters, more than are read.")
@@ -87,15 +106,17 @@ def read_reply(data: bytes, nonce: str, largest: int = LARGEST) -> Reply:
     """A reply as it arrived at the server; it must be one to the letter with this number."""
     kind, head, tensors = from_bytes(data, largest)
     if kind != "reply" or set(tensors) != {"body"}:
-        raise WireError(f"a site sent a message of the kind {kind!r} in place of a reply.")
-    if not isinstance(head.get("nonce"), str) or not secrets.compare_digest(head["nonce"].encode(), nonce.encode()):
+        raise WireError(f"a site sent a message of the kind {shown(kind)} in place of a reply.")
+    said = str(head.get("nonce")).encode(errors="replace")  # JSON may hold what is no text
+    if not secrets.compare_digest(said, nonce.encode()):
         raise WireError("a reply does not repeat the number of the letter that it should answer.")
     facts = head.get("facts")
     try:
         known = None if facts is None else Facts.model_validate_json(_json(facts))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise WireError(f"what a site says of itself is not in order: {first['loc']}: {first['msg']}.") from None
+        field = named(".".join(map(str, first["loc"])))
+        raise WireError(f"what a site says of itself is not in order: {field}: {first['msg']}.") from None
     return Reply(nonce, known, _as_bytes(tensors["body"]))
 
 

@@ -170,3 +170,15 @@ def test_sizes_are_bounded() -> None:
     made = b"FKW1" + struct.pack("<I", len(text)) + text
     with pytest.raises(WireError, match="too few bytes"):
         from_bytes(made + hashlib.blake2b(made, digest_size=16).digest())
+
+
+def test_what_an_enemy_writes_makes_no_long_sentence() -> None:
+    """What is refused is kept in the diary of a run, for as long as the run is kept."""
+    long = "\x1b[2J" * 50_000
+    for tensors in ([[long, "float32", [5]]], [["x", long, [5]]], [["x", "float32", [long]]]):
+        text = json.dumps({"kind": "answer", "head": {}, "tensors": tensors}).encode()
+        made = b"FKW1" + struct.pack("<I", len(text)) + text
+        with pytest.raises(WireError) as caught:
+            from_bytes(made + hashlib.blake2b(made, digest_size=16).digest())
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 400
