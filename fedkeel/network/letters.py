@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -32,9 +31,9 @@ class Facts(BaseModel):
     client: int = Field(ge=0)
     samples: int = Field(ge=1, le=1 << 40)
     input_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
-    inputs: Literal["uint8", "float32", "int64"] = Field(description="type of the stored inputs")
+    inputs: str = Field(pattern="^(uint8|float32|int64)$", description="type of the stored inputs")
     target_shape: tuple[int, ...] = Field(max_length=8)
-    targets: Literal["int64", "float32"] = Field(description="type of the stored targets")
+    targets: str = Field(pattern="^(int64|float32)$", description="type of the stored targets")
     classes: int = Field(ge=0, le=1_000_000, description="labels are below this; 0 for real numbers")
     has_test: bool = Field(description="whether it has test samples of its own")
     data: str = Field(pattern="^[0-9a-f]{32}$", description="digest of its samples and how they are prepared")
