@@ -52,8 +52,8 @@ def module_of(source: str) -> nn.Module:
     module, _, name = source.partition(":")
     try:
         made = getattr(importlib.import_module(module), name)()
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"--model {shown(source)} cannot be made: {error}.") from None
+    except Exception as error:  # whatever a function of somebody's own may raise
+        raise InputError(f"--model {shown(source)} cannot be made: {type(error).__name__}: {error}.") from error
     if not isinstance(made, nn.Module):
         raise InputError(f"--model {shown(source)} must return a torch.nn.Module, got {shown(made)}.")
     return made

@@ -60,9 +60,10 @@ class SiteData:
 
     @cached_property
     def digest(self) -> str:
-        """Of everything that training here depends on: 32 hexadecimal digits."""
+        """Of everything that training and evaluation here depend on: 32 hexadecimal digits."""
         how = self.transform
-        words = repr((how.scale, how.mean, how.std, how.augment))
+        tests = ["none" if split is None else digest(split.x, split.y) for split in (self.test, self.common)]
+        words = repr((how.scale, how.mean, how.std, how.augment, *tests))
         return digest(self.train.x, self.train.y, words=words)
 
     @property
@@ -129,9 +130,14 @@ def _from_function(source: str, targets: str) -> SiteData:
     module, _, name = source.partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise InputError(f"--data {shown(source)} cannot be imported: {error}.") from None
-    found = function()
+    if not callable(function):
+        raise InputError(f"--data {shown(source)} must be a function, got {shown(function)}.")
+    try:
+        found = function()
+    except Exception as error:  # whatever a function of somebody's own may raise
+        raise InputError(f"--data {shown(source)} raised {type(error).__name__}: {error}.") from error
     if not isinstance(found, tuple | list) or len(found) not in (2, 4):
         raise InputError(f"{shown(source)} must return x and y, or x, y, x_test and y_test, got {shown(found)}.")
     test = as_split(found[2], found[3], f"{source}.test", targets) if len(found) == 4 else None
