@@ -221,6 +221,10 @@ class Respondents(Protocol):
     def have_tests(self) -> bool:
         """Whether clients have test samples of their own."""
 
+    @property
+    def have_common_test(self) -> bool:
+        """Whether clients have the whole test set, so that they can score models of their own on it."""
+
 
 def taken(message: Message, rows: list[int] | slice) -> Message:
     """A message as some of its receivers get it."""

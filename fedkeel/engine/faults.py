@@ -98,6 +98,10 @@ class Faulty:
     def have_tests(self) -> bool:
         return self.who.have_tests
 
+    @property
+    def have_common_test(self) -> bool:
+        return self.who.have_common_test
+
 
 def plan_round(settings: Faults, seed: int, round: int, ids: tuple[int, ...], steps: Tensor) -> Plan:
     """The faults of a round (from 0) in which these clients are called for these steps [S]."""

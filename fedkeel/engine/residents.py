@@ -87,6 +87,10 @@ class Residents:
     def have_tests(self) -> bool:
         return self.samples.federation.have_tests
 
+    @property
+    def have_common_test(self) -> bool:
+        return True
+
     def _asked(self, question: Question, row: int, client: int) -> tuple[Tensor, Tensor]:
         """The samples that a question to a client is about."""
         if question.on == "test":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -238,7 +238,10 @@ class Rounds:
             return who.evaluate(w, b, "test", part_seeds(self.server.seed, Purpose.EVALUATION, state.t))
         about: About = "own" if on == "test" and who.have_tests else "train"
         question = replace(self.server.question(state.at_server, range(self.N), about, w), b=b, own_buffers=False)
-        parts = self._scores(state, question).values()
+        return self._together(self._scores(state, question).values())
+
+    def _together(self, parts: Collection[Score]) -> Score:
+        """The score on the samples of all clients."""
         n = sum(part.samples for part in parts)
         return Score(
             sum(part.accuracy * part.samples for part in parts) / n,
@@ -248,9 +251,14 @@ class Rounds:
         )
 
     def _personal_score(self, state: RunState) -> Score | None:
-        """The mean over all clients of what their own models score on the whole test set."""
+        """The mean over all clients of what their own models score on the whole test set.
+
+        Where clients have it not, each scores its model on samples of its own, and all these samples count alike.
+        """
         if not self.server.tells_clients_apart(state.at_server):
             return None
+        if not self.who(state).have_common_test:
+            return self._together(self.evaluate_clients(state).values())
         scores = list(self._scores(state, self.question_to_all(state, "test")).values())
         accuracy = sum(score.accuracy for score in scores) / len(scores)
         loss = sum(score.loss for score in scores) / len(scores)

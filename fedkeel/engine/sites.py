@@ -64,9 +64,10 @@ class Sites:
     """Whoever sits at the other end of a transport.
 
     ``example`` is a handful of samples, two at least, with which the server rehearses a call: so it knows which values
-    of which shapes an answer has. ``test`` and ``validation`` are samples that the server itself holds. ``quorum`` is
-    the share of the called clients without whose answers a round is not closed: those that are silent are called again,
-    and then the run stops. An algorithm that needs everybody has a quorum of 1.
+    of which shapes an answer has. ``test`` and ``validation`` are samples that the server itself holds;
+    ``have_common_test`` says whether all sites have the test set, too. ``quorum`` is the share of the called clients
+    without whose answers a round is not closed: those that are silent are called again, and then the run stops. An
+    algorithm that needs everybody has a quorum of 1.
     """
 
     shares = False
@@ -81,10 +82,12 @@ class Sites:
         have_tests: bool = False,
         largest: int = LARGEST,
         quorum: float = 0.0,
+        have_common_test: bool = True,
     ) -> None:
         self.equipment = equipment
         self.transport = transport
         self.have_tests = have_tests
+        self.have_common_test = have_common_test
         self.example = example
         self._held = {"test": test, "validation": validation}
         self._largest = largest

@@ -170,7 +170,8 @@ def make_rounds(
     expected = {client: one.data for client, one in facts.items()}
     letters = Letters(carrier, description, expected, terms.largest)
     has_tests = all(one.has_test for one in facts.values())
-    sites = Sites(equipment, letters, example, test, validation, has_tests, terms.largest, terms.quorum)
+    common = experiment.data.name != SITES
+    sites = Sites(equipment, letters, example, test, validation, has_tests, terms.largest, terms.quorum, common)
     kept = json.dumps({"run": name, "sites": [one.model_dump(mode="json") for one in facts.values()]})
     return SiteRounds(server, sites, held.record, words, {KEY: kept})
 
@@ -232,6 +233,7 @@ def _held_by_sites(experiment: Experiment, facts: dict[int, Facts]) -> _Held:
     if path is not None:
         x, y = read_npz(Path(str(path)), ("x", "y"))
         test = as_split(x, y, "data.test", targets)
+        _check_like(test, first)
     classes = max(one.classes for one in facts.values())
     if test is not None and classes:
         classes = max(classes, int(test.y.max()) + 1)
@@ -244,6 +246,18 @@ def _held_by_sites(experiment: Experiment, facts: dict[int, Facts]) -> _Held:
     if test is not None:
         kept["test samples"], kept["test labels"] = digest(test.x), digest(test.y)
     return _Held(dataset, example, test, None, DataRecord(SITES, len(facts), kept))
+
+
+def _check_like(test: Split, facts: Facts) -> None:
+    """Refuse a test set that is not of the kind that sites hold: it would be prepared as theirs are."""
+    kinds = {
+        "x": (test.x, facts.inputs, facts.input_shape),
+        "y": (test.y, facts.targets, facts.target_shape),
+    }
+    for part, (found, dtype, shape) in kinds.items():
+        if (str(found.dtype), found.shape[1:]) != (dtype, shape):
+            allowed = f"{dtype} {list(shape)} a sample, as at the sites"
+            raise invalid(f"data.test.{part}", allowed, f"{found.dtype} {list(found.shape[1:])}")
 
 
 def _made_up(facts: Facts, classes: int, seed: int) -> tuple[Array, Array]:
