@@ -8,6 +8,7 @@ import pytest
 
 from docs.pages import papers as pages
 from fedkeel.errors import DataError
+from fedkeel.papers.current import resolved
 from fedkeel.papers.format import Measure, papers
 from fedkeel.papers.plan import planned
 from fedkeel.papers.records import Record, Records
@@ -33,7 +34,7 @@ def run_of(paper: str, setting: str, method: str, reached: int, seed: int = 0) -
         method=method,
         seed=seed,
         key=run.key,
-        experiment={},
+        experiment=resolved(run.experiment),
         fedkeel="0.1.0",
         commit="0123456789abcdef",
         rounds=run.rounds,
