@@ -62,6 +62,26 @@ class Read:
 
 
 @dataclass(frozen=True)
+class Duplicate:
+    """A run that is left out, because another one has the same settings, seed, data and model."""
+
+    left: Read
+    shown: Read
+
+    def __str__(self) -> str:
+        left, shown = self.left, self.shown
+        done = [len(run.history.rounds) for run in (left, shown)]
+        differs = "; their numbers are not the same" if _numbers_differ(left.history, shown.history) else ""
+        if left.name == shown.name and done[0] == done[1] and not differs:
+            return f"{left.name} is given more than once, and shown once."
+        why = f"has {done[1]} rounds to its {done[0]}" if done[1] > done[0] else "comes first"
+        return (
+            f"{left.name} is left out: it has the settings and the seed {left.seed} of {shown.name}, which {why}"
+            f"{differs}."
+        )
+
+
+@dataclass(frozen=True)
 class Difference:
     """How much higher a group's accuracy is than the base's, over the seeds that both have."""
 
@@ -214,6 +234,31 @@ def paired(differences: Sequence[float]) -> Difference:
     return Difference(mean, count, mean - half, mean + half)
 
 
+def without_duplicates(runs: Sequence[Read]) -> tuple[list[Read], list[Duplicate]]:
+    """Of runs that differ in nothing but their names the one with the most rounds, the first of equals; and the others.
+
+    For pictures, which would show the same twice. A comparison refuses such runs: pairs must be those that were meant.
+    """
+    alike: list[list[Read]] = []
+    for run in runs:
+        for same in alike:
+            if all(getattr(run, what) == getattr(same[0], what) for what in ("settings", "seed", "data", "layers")):
+                same.append(run)
+                break
+        else:
+            alike.append([run])
+    shown = [max(same, key=lambda run: len(run.history.rounds)) for same in alike]
+    return shown, [
+        Duplicate(run, one) for one, same in zip(shown, alike, strict=True) for run in same if run is not one
+    ]
+
+
+def _numbers_differ(one: History, other: History) -> bool:
+    """Whether evaluations of the same rounds gave other numbers; NaN is like NaN."""
+    known = {m.round: repr((m.accuracy, m.loss)) for m in other.series()}
+    return any(repr((m.accuracy, m.loss)) != known.get(m.round, repr((m.accuracy, m.loss))) for m in one.series())
+
+
 def grouped(runs: Sequence[Read]) -> dict[str, dict[int, Read]]:
     """Runs by the name of their group and their seed, in the order given."""
     groups: list[dict[int, Read]] = []
@@ -259,14 +304,16 @@ def _base(by_name: Mapping[str, Mapping[int, Read]], wanted: str) -> str:
     return fits[0]
 
 
+def _which_kept(runs: Sequence[Read], what: str, said: str) -> tuple[list[Read], list[str]]:
+    """The runs that can be compared in something, and a sentence on each of the others, of earlier versions."""
+    lacking = [run.name for run in runs if getattr(run, what) is None]
+    known = [run for run in runs if getattr(run, what) is not None]
+    return known, [f"{name} kept no {said} the others' cannot be told." for name in lacking]
+
+
 def _check_data(runs: Sequence[Read]) -> list[str]:
     """Refuse runs on other data; say where the same seed dealt them otherwise."""
-    warnings = [
-        f"{run.name} kept no digests of its data: whether they are the others' cannot be told."
-        for run in runs
-        if run.data is None
-    ]
-    known = [run for run in runs if run.data is not None]
+    known, warnings = _which_kept(runs, "data", "digests of its data: whether they are")
     firsts: dict[int, Read] = {}
     for run in known:
         other = _differ(known[0], run, [key for key in WHAT if key not in _OF_THE_SEED])
@@ -288,12 +335,7 @@ def _differ(one: Read, two: Read, keys: Iterable[str]) -> list[str]:
 
 
 def _check_models(runs: Sequence[Read]) -> list[str]:
-    warnings = [
-        f"{r.name} kept no record of its model: whether it is the others' cannot be told."
-        for r in runs
-        if r.layers is None
-    ]
-    known = [run for run in runs if run.layers is not None]
+    known, warnings = _which_kept(runs, "layers", "record of its model: whether it is")
     others = [run.name for run in known if run.layers != known[0].layers]
     if others:
         warnings.append(f"the model or loss of {', '.join(others)} is not that of {known[0].name}.")

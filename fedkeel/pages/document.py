@@ -120,7 +120,9 @@ def _renamed(part: Part, names: Mapping[Path, str]) -> Part:
         known = source.run.name if source.place is None else names[source.place]
         return replace(source, run=replace(source.run, name=known))
 
-    return replace(part, chosen=Chosen({n: tuple(map(named, group)) for n, group in part.chosen.groups.items()}))
+    groups = {name: tuple(map(named, group)) for name, group in part.chosen.groups.items()}
+    duplicates = tuple((named(left), named(shown)) for left, shown in part.chosen.duplicates)
+    return replace(part, chosen=Chosen(groups, duplicates))
 
 
 def _kind(run: Read) -> str:
@@ -132,7 +134,9 @@ def _kind(run: Read) -> str:
 
 def page(parts: Sequence[Part], target: float, title: str, failed: Sequence[tuple[Path, FedkeelError]] = ()) -> Markup:
     """The whole document."""
-    places = [s.place for part in parts for s in part.chosen.sources if s.place is not None]
+    chosen = [part.chosen for part in parts]
+    sources = [s for one in chosen for s in (*one.sources, *(left for left, _ in one.duplicates))]
+    places = [source.place for source in sources if source.place is not None]
     names = short_names([*places, *(place for place, _ in failed)])
     parts = [_renamed(part, names) for part in parts]
     refused = [f"{names[place]}: {str(error).replace(str(place), names[place])}" for place, error in failed]

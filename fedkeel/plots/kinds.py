@@ -75,7 +75,7 @@ plot = chart
 
 def read(chosen: Chosen, kind: str, options: Options) -> tuple[Figure, list[str]]:
     """What a picture shows, as plain numbers, and what a reader must know of the runs beside it."""
-    told = [] if KINDS[kind].apart else chosen.check()
+    told = chosen.left_out if KINDS[kind].apart else chosen.check()
     return KINDS[kind].read(chosen, options), told
 
 

@@ -14,7 +14,16 @@ from fedkeel import arguments, build, changes, stored
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.api import Run
 from fedkeel.calls import call_of
-from fedkeel.comparison.groups import Read, by_field, check_comparable, grouped, layers_of, read
+from fedkeel.comparison.groups import (
+    Duplicate,
+    Read,
+    by_field,
+    check_comparable,
+    grouped,
+    layers_of,
+    read,
+    without_duplicates,
+)
 from fedkeel.config import RunConfig
 from fedkeel.data import Federation
 from fedkeel.data.digest import differences, digests
@@ -56,6 +65,8 @@ class Chosen:
     """Runs by the name of their group: one line, bar or panel is of one group, whose runs differ in their seed."""
 
     groups: dict[str, tuple[Source, ...]]
+    duplicates: tuple[tuple[Source, Source], ...] = ()
+    """Runs that were named but are not in the groups, each with the one that is there for it."""
 
     @property
     def sources(self) -> list[Source]:
@@ -63,7 +74,12 @@ class Chosen:
 
     def check(self) -> list[str]:
         """What a reader must know before runs are drawn on the same axes; runs on other data are refused."""
-        return check_comparable([source.run for source in self.sources])
+        return [*self.left_out, *check_comparable([source.run for source in self.sources])]
+
+    @property
+    def left_out(self) -> list[str]:
+        """A sentence on each run that stands for no line, since another one does."""
+        return [str(Duplicate(left.run, shown.run)) for left, shown in self.duplicates]
 
     @property
     def setting(self) -> str:
@@ -90,13 +106,15 @@ def choose(runs: Given, data_dir: Path | None = None, allow_plugins: bool = Fals
 
 
 def in_groups(sources: Sequence[Source]) -> Chosen:
-    """Runs that differ in their seed alone together, in the order given."""
+    """Runs that differ in their seed alone together, in the order given; of duplicates, one."""
     if not sources:
         raise invalid("runs", _ALLOWED, [])
     by_run = {id(source.run): source for source in sources}
-    groups = grouped([source.run for source in sources])
+    shown, duplicates = without_duplicates([source.run for source in sources])
+    groups = grouped(shown)
     return Chosen(
-        {_titled(name, group): tuple(by_run[id(run)] for run in group.values()) for name, group in groups.items()}
+        {_titled(name, group): tuple(by_run[id(run)] for run in group.values()) for name, group in groups.items()},
+        tuple((by_run[id(one.left)], by_run[id(one.shown)]) for one in duplicates),
     )
 
 

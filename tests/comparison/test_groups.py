@@ -1,6 +1,7 @@
 """``fedkeel compare``: numbers by hand, real runs over seeds, and what must not be compared in silence."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedkeel import api, config
 from fedkeel.cli.main import app
-from fedkeel.comparison.groups import Read, compare_groups, paired, read
+from fedkeel.comparison.groups import Read, compare_groups, paired, read, without_duplicates
 from fedkeel.errors import InputError
 from fedkeel.measure.settings import Measuring
 from fedkeel.runs.history import History, Measured, RoundSummary
@@ -63,6 +64,29 @@ def test_other_data_are_refused_and_other_partitions_are_said() -> None:
     )
     with pytest.raises(InputError, match="same settings and the same seed"):
         compare_groups([one, one], 0.5)
+
+
+def test_of_duplicates_the_longest_is_shown_and_else_the_first() -> None:
+    """The first was interrupted after two of three rounds; the last, of the same length as the second, differs."""
+    runs = [run("fedavg", 0, accuracies) for accuracies in ([0.1, 0.2], [0.1, 0.2, 0.3], [0.1, 0.2, 0.4])]
+    runs = [replace(one, name=f"runs/{letter}", rounds=3) for one, letter in zip(runs, "abc", strict=True)]
+    other = run("feddc", 0, [0.5])
+    shown, left = without_duplicates([runs[0], other, *runs[1:]])
+    assert shown == [runs[1], other]
+    assert [str(one) for one in left] == [
+        "runs/a is left out: it has the settings and the seed 0 of runs/b, which has 3 rounds to its 2.",
+        "runs/c is left out: it has the settings and the seed 0 of runs/b, which comes first; their numbers are not "
+        "the same.",
+    ]
+    assert [str(one) for one in without_duplicates([runs[1], replace(runs[1])])[1]] == [
+        "runs/b is given more than once, and shown once."
+    ]
+
+
+def test_runs_on_other_data_or_of_another_model_are_no_duplicates() -> None:
+    one = run("fedavg", 0, [0.5])
+    others = [run("fedavg", 0, [0.5], data={"samples": "b"}), replace(one, layers="others"), run("fedavg", 1, [0.5])]
+    assert without_duplicates([one, *others]) == ([one, *others], [])
 
 
 def test_groups_of_one_algorithm_are_named_by_what_differs() -> None:

@@ -1,6 +1,7 @@
 """The report of runs: what it says, that it stands alone, and that text stays text in it."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,18 @@ def test_it_stands_alone(runs: Path, found: Page) -> None:
     assert "@import" not in text
     assert not re.search(r"url\((?!#)", text)
     assert len(text) < 1_000_000
+
+
+def test_a_run_that_is_there_twice_is_told_by_name(runs: Path, tmp_path: Path) -> None:
+    """The copy lies beside it, and no folder of the machine is named."""
+    for name in ("fedavg-mnist5k-seed0", "fedveca-mnist5k-seed0"):
+        shutil.copytree(runs / name, tmp_path / "runs" / name)
+    shutil.copytree(runs / "fedavg-mnist5k-seed0", tmp_path / "runs" / "once-more")
+    text = Page(fedkeel.report(tmp_path / "runs", tmp_path / "report.html").read_text(encoding="utf-8")).text
+    assert "2 runs; made" in text
+    told = "once-more is left out: it has the settings and the seed 0 of fedavg-mnist5k-seed0, which comes first."
+    assert told in text
+    assert str(tmp_path) not in text
 
 
 def test_it_names_no_folder_of_the_machine(runs: Path, found: Page) -> None:

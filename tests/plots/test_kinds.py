@@ -1,6 +1,8 @@
 """Every kind of picture of real runs, in every kind of file; and what cannot be drawn is said."""
 
 import json
+import re
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import fedkeel
 from fedkeel import data, theme
 from fedkeel.cli.main import app
 from fedkeel.errors import DataError, FedkeelError, InputError
+from fedkeel.notices import FedkeelWarning
 from fedkeel.plots import chart, drift, kinds
 from fedkeel.plots.figure import Options
 from fedkeel.plots.kinds import KINDS, draw, read
@@ -103,9 +106,24 @@ def test_a_run_in_memory_is_drawn_as_it_is() -> None:
     assert [one.label for one in figure.rows[0]] == ["FedVeca"]
     for kind in ("partition", "fairness", "values", "conformal"):
         assert fedkeel.plot(runs[0], kind, **({"names": "tau"} if kind == "values" else {})).to_dict()
-    with pytest.raises(InputError, match="same settings and the same seed"):
+    with pytest.warns(FedkeelWarning, match="fedveca is given more than once, and shown once"):
         fedkeel.plot([runs[0], runs[0]])
     assert fedkeel.plot({"one": runs[0], "two": runs[1]}).to_dict()
+
+
+def test_of_duplicates_one_is_drawn_and_the_other_named(runs: Path, tmp_path: Path) -> None:
+    """A copy of a folder: b/ has all that a/ has, which comes first."""
+    for name in ("a", "b"):
+        shutil.copytree(runs, tmp_path / name)
+    alone = chart(tmp_path / "a").to_dict()
+    for kind in ("accuracy", "partition"):
+        with pytest.warns(FedkeelWarning) as told:
+            both = chart(tmp_path, kind)
+        words = "\n".join(str(one.message) for one in told)
+        left = re.findall(r"/b/(\w+)-mnist5k-seed\d is left out", words)
+        assert left == ["fedavg", "fedavg", "fedveca", "fedveca"]
+        if kind == "accuracy":
+            assert both.to_dict() == alone
 
 
 def test_a_run_of_given_data_says_who_can_show_them(tmp_path: Path) -> None:
