@@ -68,6 +68,52 @@ class _Drawn:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Frame:
+    """A panel, the scale at which it is on record, and what it is drawn in."""
+
+    paper: Paper
+    panel: Panel
+    records: Records
+    scale: Scale
+    order: Sequence[str]
+    """All lines of the figure."""
+    size: tuple[int, int]
+    columns: int
+    """Panels that stand in a row."""
+
+    def runs(self, line: Line) -> list[Record]:
+        return runs(self.paper, line.setting, line.method, self.records, self.scale)
+
+    def is_own(self, line: Line) -> bool:
+        """Whether a line is drawn strongly: the paper's own among others."""
+        own = [self.paper.methods[one.method].algorithm in self.paper.own for one in self.panel.lines]
+        return self.paper.methods[line.method].algorithm in self.paper.own and not all(own)
+
+    @property
+    def own_labels(self) -> set[str]:
+        return {line.label for line in self.panel.lines if self.is_own(line)}
+
+    def title(self, missing: Sequence[str]) -> Any:
+        """The panel's, above what a reader must know: its scale, and whom it lacks."""
+        said = []
+        if self.scale == "reduced":
+            reduced = [self.paper.settings[line.setting].reduced for line in self.panel.lines]
+            words = list(dict.fromkeys(one.says for one in reduced if one is not None))
+            said.append(f"reduced: {words[0]}" if len(words) == 1 else "reduced")
+        elif self.scale == "smoke":
+            said.append("smoke: shows that it runs, no more")
+        if missing:
+            named = ", ".join(missing) if len(missing) <= 3 else f"{len(missing)} of {len(self.panel.lines)}"
+            said.append(f"not run: {named}")
+        return panel_title(self.panel.title, "; ".join(said))
+
+    def lines(self, curves: Sequence[Curve], shows: str, missing: Sequence[str], **options: Any) -> Any:
+        """Curves of what the panel shows; ``options`` are those of ``plots.lines``."""
+        title = self.title(missing)
+        return lines(curves, self.size, shows, title, order=self.order, direct=self.columns <= 2, **options)
+
+
 def _names(paper: Paper, chosen: Exhibit, records: Records, scale: Scale | None) -> list[str]:
     """All lines of a figure, which have the same colour in every panel."""
     names = [line.label for panel in chosen.panels for line in panel.lines]
@@ -127,13 +173,14 @@ def _panel(
     found = _scale_of(paper, panel, records, scale)
     if found is None:
         return _Drawn(_not_run(paper, panel, (size[0], _height(panel) if chosen.kind == "bars" else size[1])))
+    frame = _Frame(paper, panel, records, found, order, size, columns)
     if chosen.kind == "bars":
-        return _bars(paper, panel, records, found, size)
+        return _bars(frame)
     if chosen.kind == "sets":
-        return _sets(paper, panel, records, found, order, size, columns)
+        return _sets(frame)
     if chosen.kind == "values":
-        return _values(paper, chosen, panel, records, found, order, size, columns)
-    return _curves(paper, panel, records, found, order, size, columns)
+        return _values(frame, chosen)
+    return _curves(frame)
 
 
 def _not_run(paper: Paper, panel: Panel, size: tuple[int, int]) -> Any:
@@ -151,21 +198,6 @@ def _not_run(paper: Paper, panel: Panel, size: tuple[int, int]) -> Any:
     return (ground + words).properties(width=size[0], height=size[1], title=panel_title(panel.title, below))
 
 
-def _below(paper: Paper, panel: Panel, scale: Scale, missing: Sequence[str]) -> str:
-    """What a reader must know about a panel: its scale, and whom it lacks."""
-    said = []
-    if scale == "reduced":
-        reduced = [paper.settings[line.setting].reduced for line in panel.lines]
-        words = list(dict.fromkeys(one.says for one in reduced if one is not None))
-        said.append(f"reduced: {words[0]}" if len(words) == 1 else "reduced")
-    elif scale == "smoke":
-        said.append("smoke: shows that it runs, no more")
-    if missing:
-        named = ", ".join(missing) if len(missing) <= 3 else f"{len(missing)} of {len(panel.lines)}"
-        said.append(f"not run: {named}")
-    return "; ".join(said)
-
-
 # -- Curves
 
 
@@ -174,60 +206,35 @@ def _known(record: Record, metric: str) -> list[tuple[int, float]]:
     return [(r, v) for r, v in zip(rounds, values, strict=True) if v is not None and math.isfinite(v)]
 
 
-def _curves(
-    paper: Paper,
-    panel: Panel,
-    records: Records,
-    scale: Scale,
-    order: Sequence[str],
-    size: tuple[int, int],
-    columns: int,
-) -> _Drawn:
+def _curves(frame: _Frame) -> _Drawn:
+    panel = frame.panel
     curves, missing = [], []
     for line in panel.lines:
-        found = runs(paper, line.setting, line.method, records, scale)
-        upto = min(panel.rounds or budget(paper, line.setting, scale), budget(paper, line.setting, scale))
+        found, rounds = frame.runs(line), budget(frame.paper, line.setting, frame.scale)
+        upto = min(panel.rounds or rounds, rounds)
         curve = curve_of(
             line.label,
             (_known(record, panel.metric) for record in found),
             upto,
             diverged=any(record.ended == "diverged" and record.rounds < upto for record in found),
-            strong=_is_own(paper, panel, line),
+            strong=frame.is_own(line),
         )
         if curve is None:
             missing.append(line.label)
         else:
             curves.append(curve)
-    title = panel_title(panel.title, _below(paper, panel, scale, missing))
-    named = METRICS[panel.metric]
     as_percent = panel.metric in ACCURACY
-    chart = lines(
-        curves,
-        size,
-        named,
-        title,
-        order=order,
-        direct=columns <= 2,
-        log=panel.log,
-        percent=as_percent,
-        first=_own_labels(paper, panel),
+    chart = frame.lines(
+        curves, METRICS[panel.metric], missing, log=panel.log, percent=as_percent, first=frame.own_labels
     )
     return _Drawn(chart, notes_of(curves))
 
 
-def _sets(
-    paper: Paper,
-    panel: Panel,
-    records: Records,
-    scale: Scale,
-    order: Sequence[str],
-    size: tuple[int, int],
-    columns: int,
-) -> _Drawn:
+def _sets(frame: _Frame) -> _Drawn:
     """Mean size of prediction sets against their coverage; of several seeds, both are means."""
     curves, missing = [], []
-    for line in panel.lines:
-        found = [one.sets for one in runs(paper, line.setting, line.method, records, scale) if one.sets]
+    for line in frame.panel.lines:
+        found = [one.sets for one in frame.runs(line) if one.sets]
         points = [
             (
                 statistics.fmean(coverage for _, coverage, _ in level),
@@ -238,34 +245,20 @@ def _sets(
             for level in zip(*found, strict=True)
         ]
         if points:
-            strong = _is_own(paper, panel, line)
-            curves.append(Curve(line.label, tuple(sorted(points)), len(found), strong=strong))
+            curves.append(Curve(line.label, tuple(sorted(points)), len(found), strong=frame.is_own(line)))
         else:
             missing.append(line.label)
     reached = [point[0] for curve in curves for point in curve.points] or [0.0, 1.0]
-    chart = lines(
+    chart = frame.lines(
         curves,
-        size,
         "mean size of sets",
-        panel_title(panel.title, _below(paper, panel, scale, missing)),
-        order=order,
+        missing,
         x_title="coverage",
         x_format=".0%",
-        direct=columns <= 2,
-        first=_own_labels(paper, panel),
+        first=frame.own_labels,
         extent=(min(reached), max(reached)),
     )
     return _Drawn(chart, notes_of(curves))
-
-
-def _is_own(paper: Paper, panel: Panel, line: Line) -> bool:
-    """Whether a line is drawn strongly: the paper's own among others."""
-    own = [paper.methods[one.method].algorithm in paper.own for one in panel.lines]
-    return paper.methods[line.method].algorithm in paper.own and not all(own)
-
-
-def _own_labels(paper: Paper, panel: Panel) -> set[str]:
-    return {line.label for line in panel.lines if _is_own(paper, panel, line)}
 
 
 # -- Bars
@@ -281,16 +274,17 @@ def _height(panel: Panel) -> int:
     return BAR * len({line.label for line in panel.lines})
 
 
-def _bars(paper: Paper, panel: Panel, records: Records, scale: Scale, size: tuple[int, int]) -> _Drawn:
+def _bars(frame: _Frame) -> _Drawn:
     """Bars from zero for rounds; dots on an axis of their own for accuracies, whose differences bars would hide."""
     import altair as alt
 
+    panel, width = frame.panel, frame.size[0] - NUMBERS
     assert panel.measure is not None
     order = list(dict.fromkeys(line.label for line in panel.lines))
     rows: list[dict[str, Any]] = []
     missing: list[str] = []
     for line in panel.lines:
-        ours = measured(paper, panel.measure, line.setting, line.method, records, scale)
+        ours = measured(frame.paper, panel.measure, line.setting, line.method, frame.records, frame.scale)
         if isinstance(ours, Summary) and math.isfinite(ours.value):
             sd = ours.sd or 0.0
             rows.append(
@@ -313,7 +307,7 @@ def _bars(paper: Paper, panel: Panel, records: Records, scale: Scale, size: tupl
     x = alt.X("value:Q", title=_measure_title(panel), axis=axis, scale=across)
     names = alt.Axis(grid=False, domain=False, labelLimit=190, labelFontSize=12)
     y = alt.Y("name:N", title=None, sort=order, axis=names, scale=alt.Scale(domain=order))
-    looks = theme.looks(sorted(order, key=lambda name: name not in _own_labels(paper, panel)))
+    looks = theme.looks(sorted(order, key=lambda name: name not in frame.own_labels))
     colour = alt.Color("name:N", legend=None, scale=alt.Scale(domain=order, range=[looks[name][0] for name in order]))
     data = alt.Chart(alt.InlineData(values=rows))
     opacity = alt.condition("datum.beyond", alt.value(0.45), alt.value(1.0))
@@ -321,7 +315,7 @@ def _bars(paper: Paper, panel: Panel, records: Records, scale: Scale, size: tupl
     layers = [mark.encode(x=x, y=y, color=colour, opacity=opacity)]
     layers.append(data.mark_rule(color=theme.INK).encode(x=alt.X("low:Q", scale=across), x2="high:Q", y=y))
     words = data.mark_text(align="left", dx=10, fontSize=11, color=theme.INK)
-    layers.append(words.encode(x=alt.value(size[0] - NUMBERS), y=y, text="text:N"))
+    layers.append(words.encode(x=alt.value(width), y=y, text="text:N"))
     notes = ["whiskers: one standard deviation over seeds"] if any(row["low"] < row["high"] for row in rows) else []
     if printed:
         diamond = alt.Chart(alt.InlineData(values=printed)).mark_point(
@@ -331,10 +325,8 @@ def _bars(paper: Paper, panel: Panel, records: Records, scale: Scale, size: tupl
         notes.append("diamond: printed")
     if any(row["beyond"] for row in rows):
         notes.append("pale: not reached")
-    title = panel_title(panel.title, _below(paper, panel, scale, missing))
-    return _Drawn(
-        alt.layer(*layers).properties(width=size[0] - NUMBERS, height=_height(panel), title=title), tuple(notes)
-    )
+    chart = alt.layer(*layers).properties(width=width, height=_height(panel), title=frame.title(missing))
+    return _Drawn(chart, tuple(notes))
 
 
 # -- What algorithms record of themselves
@@ -380,25 +372,15 @@ def _parts(record: Record, name: str) -> dict[int | None, list[tuple[int, float]
     return found
 
 
-def _values(
-    paper: Paper,
-    chosen: Exhibit,
-    panel: Panel,
-    records: Records,
-    scale: Scale,
-    order: Sequence[str],
-    size: tuple[int, int],
-    columns: int,
-) -> _Drawn:
-    curves, missing = _value_curves(paper, panel, records, scale)
+def _values(frame: _Frame, chosen: Exhibit) -> _Drawn:
+    panel = frame.panel
+    curves, missing = _value_curves(frame.paper, panel, frame.records, frame.scale)
     if not curves:
-        return _Drawn(_not_run(paper, panel, size))
+        return _Drawn(_not_run(frame.paper, panel, frame.size))
     at = chosen.panels.index(panel) + 1
     claims = [claim for claim in chosen.claims if claim.value == panel.value and claim.panel in (None, at)]
     bounds = [claim.bound for claim in claims if claim.bound is not None]
-    title = panel_title(panel.title, _below(paper, panel, scale, missing))
-    direct = columns <= 2
-    chart = lines(curves, size, str(panel.value), title, order=order, direct=direct, log=panel.log, rules=bounds)
+    chart = frame.lines(curves, str(panel.value), missing, log=panel.log, rules=bounds)
     notes = ["dashed: the bound that is claimed"] if bounds else []
     notes += (
         ["lines of clients: the first seed"] if any(c.label.startswith(("client ", "place ")) for c in curves) else []
