@@ -294,6 +294,12 @@ class Paper(Part):
         """The name of its first own method, by which a paper is known."""
         return next(one.title for one in self.methods.values() if one.algorithm == self.own[0])
 
+    @property
+    def drawn_values(self) -> tuple[str, ...]:
+        """Names of the values that its figures show."""
+        panels = [panel for exhibit in self.exhibits.values() for panel in exhibit.panels]
+        return tuple(dict.fromkeys(panel.value for panel in panels if panel.value is not None))
+
 
 @cache
 def papers() -> dict[str, Paper]:

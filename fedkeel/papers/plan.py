@@ -40,6 +40,8 @@ class Planned:
     """The run whose local steps it shares among its clients."""
     sets: tuple[tuple[str, Any], ...] = ()
     """Options of the prediction sets to measure after its last round; empty: none."""
+    drawn: tuple[str, ...] = ()
+    """Names of values that the paper's figures show."""
 
     @property
     def name(self) -> str:
@@ -267,7 +269,16 @@ def _made(paper: Paper, setting: str, method: str, scale: Scale, seed: int) -> P
         raise InputError(f"{paper.id}.toml: settings.{setting} with methods.{method} ({scale}): {error}") from None
     sets = tuple(sorted(paper.settings[setting].sets.items()))
     return Planned(
-        paper.id, setting, scale, method, seed, experiment, key(experiment, like, sets), like=like, sets=sets
+        paper.id,
+        setting,
+        scale,
+        method,
+        seed,
+        experiment,
+        key(experiment, like, sets),
+        like=like,
+        sets=sets,
+        drawn=paper.drawn_values,
     )
 
 

@@ -172,6 +172,7 @@ class _Office:
             None if leader is None else (leader.steps, leader.rounds),
             None if self.data_dir is None else str(self.data_dir),
             dict(run.sets),
+            run.drawn,
         )
 
     def told(self, run: Planned, news: dict[str, Any]) -> bool:

@@ -17,7 +17,7 @@ import threading
 import time
 import tomllib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,6 @@ EVERY = 0.25
 """Seconds between two words about rounds."""
 PATIENCE = 5.0
 """Seconds for which a run that somebody else holds is waited for."""
-FEW = 5
-"""Clients whose own values a record still has room for: FedVeca's figures show five."""
 Tell = Callable[[dict[str, Any]], None]
 
 
@@ -45,6 +43,8 @@ class Job:
     data_dir: str | None = None
     sets: dict[str, Any] | None = None
     """Options of the prediction sets to measure at the end, if any."""
+    drawn: tuple[str, ...] = ()
+    """Names of values that figures show: of these, the record has the numbers of single clients too."""
 
 
 def perform(job: Job, tell: Tell, stop: Callable[[], bool]) -> None:
@@ -104,7 +104,7 @@ def _performed(job: Job, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any]
             about["sets"] = sets_of(run.conformal(**job.sets))
     except DivergedError as error:
         history, diverged = stored_history(folder), str(error)
-    return {"record": record_of(experiment, history, ended, diverged, about, federation.dataset.note)}
+    return {"record": record_of(experiment, history, ended, diverged, about, federation.dataset.note, job.drawn)}
 
 
 def with_work(experiment: Any, work: Any) -> Any:
@@ -137,7 +137,13 @@ def stored_history(folder: Path) -> Any:
 
 
 def record_of(
-    experiment: Any, history: Any, ended: str, diverged: str | None, about: dict[str, Any], note: str = ""
+    experiment: Any,
+    history: Any,
+    ended: str,
+    diverged: str | None,
+    about: dict[str, Any],
+    note: str = "",
+    drawn: Collection[str] = (),
 ) -> dict[str, Any]:
     """What is kept of a run for good, as the fields of a ``Record``."""
     import torch
@@ -167,7 +173,7 @@ def record_of(
         "ended": ended,
         "diverged": diverged,
         "series": measured,
-        "values": {name: values(found) for name in history.names if _has_room(found := history.values(name))},
+        "values": {name: values(found) for name, found in kept_values(history, drawn).items()},
         "steps": sum(r.steps for r in history.rounds),
         "bytes_up": sum(r.bytes_up for r in history.rounds),
         "bytes_down": sum(r.bytes_down for r in history.rounds),
@@ -175,9 +181,14 @@ def record_of(
     }
 
 
-def _has_room(noted: dict[int, Any]) -> bool:
-    """Whether a record holds what was noted: numbers of single clients only where no round had more than ``FEW``."""
-    return all(not isinstance(value, dict) or len(value) <= FEW for value in noted.values())
+def kept_values(history: Any, drawn: Collection[str]) -> dict[str, dict[int, Any]]:
+    """What was noted and a record holds; numbers of single clients, which are many, only where a figure shows them."""
+    noted = {name: history.values(name) for name in history.names}
+    return {
+        name: found
+        for name, found in noted.items()
+        if name in drawn or not any(isinstance(value, dict) for value in found.values())
+    }
 
 
 def main() -> None:

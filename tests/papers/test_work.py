@@ -23,7 +23,8 @@ from fedkeel.papers.plan import Planned, plan, planned
 from fedkeel.papers.records import Record, Records, path_of
 from fedkeel.papers.sharing import Work
 from fedkeel.papers.work import News, work
-from fedkeel.papers.worker import with_work
+from fedkeel.papers.worker import kept_values, with_work
+from fedkeel.runs.history import History
 
 ROOT = Path(__file__).parents[2]
 SMALL = """
@@ -294,12 +295,16 @@ def test_workers_of_a_command_that_was_killed_end_with_it(tmp_path: Path) -> Non
     pytest.fail("a worker outlived its command by a minute")
 
 
-def test_values_of_many_clients_have_no_room_in_a_record() -> None:
-    from fedkeel.papers.worker import _has_room
-
-    assert _has_room({1: 0.5, 2: 0.7})
-    assert _has_room({1: dict.fromkeys(range(5), 1.0)})
-    assert not _has_room({1: dict.fromkeys(range(5), 1.0), 2: dict.fromkeys(range(50), 1.0)})
+def test_a_record_has_the_values_of_single_clients_that_figures_show() -> None:
+    """FedVeca's show τ, β, δ and A of every client, and numbers of the server."""
+    fedveca = papers()["fedveca"]
+    assert set(fedveca.drawn_values) == {"premise", "tau", "tau_bar", "L", "beta", "delta", "A"}
+    assert papers()["gradma"].drawn_values == ()
+    assert planned(fedveca, "svm", "fedveca").drawn == fedveca.drawn_values
+    each = dict.fromkeys(range(3), 1.0)
+    history = History(noted={1: {"tau": each, "L": 0.5, "own": each}, 2: {"own": each, "active": 3.0}})
+    assert kept_values(history, fedveca.drawn_values).keys() == {"tau", "L", "active"}
+    assert kept_values(history, ()).keys() == {"L", "active"}
 
 
 def test_a_commands_plain_lines_fit_their_terminal(tmp_path: Path) -> None:
