@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import fedkeel as fk
 from fedkeel import api, config
+from fedkeel.cli.main import app
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.runs import same_model
 from fedkeel.runs.store import Store
@@ -106,3 +109,33 @@ def test_labels_are_not_taken_for_numbers(tmp_path: Path) -> None:
     [experiment] = config.expand({"model": {"loss": "mse"}, "training": {"rounds": 1}}, [])
     with pytest.raises(FedkeelError, match=r"with real numbers, but the targets of mnist5k are labels"):
         api.run(experiment, tmp_path / "run")
+
+
+def test_commands_show_losses_where_there_are_no_accuracies(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss takes the accuracy's place; no NaN is shown, also not in JSON, and nothing ends in a traceback."""
+    monkeypatch.chdir(tmp_path)
+
+    def said(*words: str) -> str:
+        result = CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+        assert result.exit_code == 0, result.output
+        assert "nan" not in result.output.lower()
+        return result.output
+
+    sweep = 'sweep={"model.loss"=["mse", "huber"], seed=[0, 1, 2]}'
+    shown = said("run", str(file), "--set", sweep, "--out", "runs")
+    assert "3 parameters, huber" in shown
+    assert "round 2/2  loss " in shown
+    assert "last loss" in shown
+    assert "last round" not in shown
+    folders = [str(folder) for folder in sorted(Path("runs").iterdir())]
+    losses = [fk.read_run(folder).history.final() for folder in folders if folder.endswith("mse")]
+    mean = np.mean([one.loss for one in losses if one is not None])
+    assert f"{mean:.4g} ± " in shown
+    [result] = json.loads(said("run", str(file), "--json", "--out", "one", "--quiet"))
+    assert result["final"]["accuracy"] is None
+    assert result["final"]["loss"] == losses[0].loss  # type: ignore[union-attr]
+    assert "has no test accuracy" in said("compare", *folders)
+    assert "Report: r.html" in said("report", "runs", "-o", "r.html")
+    assert "Picture: l.svg" in said("plot", "runs", "--kind", "loss", "-o", "l.svg")

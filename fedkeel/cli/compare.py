@@ -82,6 +82,8 @@ def _cells(group: Group) -> list[str]:
 
 
 def _difference(found: Difference) -> str:
+    if math.isnan(found.mean):
+        return "–"
     mean = f"{100 * found.mean:+.2f}"
     return (
         mean if found.low is None or found.high is None else f"{mean} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]"

@@ -15,7 +15,7 @@ import typer
 
 from fedkeel import api, changes, config, sweeps
 from fedkeel.cli import output
-from fedkeel.cli.main import complain, print_json
+from fedkeel.cli.main import complain, print_json, without_nan
 from fedkeel.cli.screen import Clock, Life, headline, identity, say, show_table
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import DivergedError, FedkeelError, InputError
@@ -193,17 +193,20 @@ def told_of(run: config.Planned) -> list[str]:
 
 def _show(results: list[dict[str, Any]], options: Options) -> None:
     if options.as_json:
-        print_json(results)
+        print_json(without_nan(results))
         return
     swept = sweeps.short_names(list(results[0]["swept"]))
-    measured: list[str | tuple[str, str]] = [("last round", "right"), ("last 10 %", "right"), ("best", "right")]
+    judged = any(_is_judged(r["final"]) for r in results) or not any(r["final"] for r in results)
+    with_loss = any(r["final"] and not _is_judged(r["final"]) for r in results)
+    measured: list[str | tuple[str, str]] = []
+    measured += [("last round", "right"), ("last 10 %", "right"), ("best", "right")] if judged else []
+    measured += [("last loss", "right")] if with_loss else []
     metrics = list(dict.fromkeys(name for r in results if r["final"] for name in r["final"]["metrics"]))
     rows = [
         [
             r["rounds"],
-            "diverged" if "error" in r else _share(r["final"]),
-            _number(r["late"]),
-            _share(r["best"]),
+            *(["diverged" if "error" in r else _share(r["final"]), _number(r["late"]), _share(r["best"])] * judged),
+            *([_loss(r)] * with_loss),
             *(_metric(r["final"], name) for name in metrics),
             r["directory"],
         ]
@@ -221,7 +224,7 @@ def _show(results: list[dict[str, Any]], options: Options) -> None:
         show_table(
             [*others.values(), ("seeds", "right"), *measured],
             [
-                [*_values(first, list(others)), _counted(first, group), *_spreads(first)]
+                [*_values(first, list(others)), _counted(first, group), *_spreads(first, judged, with_loss)]
                 for first, group in zip(firsts, groups, strict=True)
             ],
         )
@@ -233,21 +236,29 @@ def _values(result: dict[str, Any], fields: Sequence[str]) -> list[str]:
 
 def _counted(result: dict[str, Any], group: list[int]) -> str:
     """How many seeds a mean is over, and of how many, where some runs have nothing to give."""
-    over = result["over_seeds"]["final"]
+    found = result["over_seeds"]
+    over = found["final"] or found["loss"]
     count = over["count"] if over else 0
     return str(count) if count == len(group) else f"{count} of {len(group)}"
 
 
-def _spreads(result: dict[str, Any]) -> list[str]:
-    found = result["over_seeds"]
-    return [str(sweeps.Spread(**found[kind])) if found[kind] else "–" for kind in ("final", "late", "best")]
+def _spreads(result: dict[str, Any], judged: bool, with_loss: bool) -> list[str]:
+    found = {kind: over and sweeps.Spread(**over) for kind, over in result["over_seeds"].items()}
+    accuracies = [str(found[kind] or "–") for kind in ("final", "late", "best")]
+    loss = found["loss"]
+    of_loss = "–" if loss is None else f"{loss.mean:.4g}" + ("" if loss.count < 2 else f" ± {loss.std:.2g}")
+    return accuracies * judged + [of_loss] * with_loss
 
 
 def _with_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every result with how all runs did that differ from it in the seed alone; diverged ones do not count."""
     for group in sweeps.over_seeds([r["swept"] for r in results]):
         whole = [results[i] for i in group if "error" not in results[i]]
-        over = {kind: sweeps.spread([r[kind]["accuracy"] for r in whole if r[kind]]) for kind in ("final", "best")}
+        over = {
+            kind: sweeps.spread([r[kind]["accuracy"] for r in whole if _is_judged(r[kind])])
+            for kind in ("final", "best")
+        }
+        over["loss"] = sweeps.spread([r["final"]["loss"] for r in whole if r["final"]])
         over["late"] = sweeps.spread([r["late"] for r in whole if r["late"] is not None])
         for i in group:
             results[i]["over_seeds"] = {kind: found and asdict(found) for kind, found in over.items()}
@@ -255,8 +266,17 @@ def _with_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _share(measured: dict[str, Any] | None) -> str:
-    """An accuracy; a run whose rounds were none of those to be evaluated has none."""
-    return f"{measured['accuracy']:.2%}" if measured else "–"
+    """An accuracy; there is none where no round was evaluated, or no answer is right or wrong."""
+    return f"{measured['accuracy']:.2%}" if measured and _is_judged(measured) else "–"
+
+
+def _is_judged(measured: dict[str, Any] | None) -> bool:
+    """Whether there was an accuracy to measure: under some losses no answer is right or wrong."""
+    return measured is not None and not math.isnan(measured["accuracy"])
+
+
+def _loss(result: dict[str, Any]) -> str:
+    return "diverged" if "error" in result else f"{result['final']['loss']:.4g}" if result["final"] else "–"
 
 
 def _number(value: float | None) -> str:

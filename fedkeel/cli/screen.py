@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 import textwrap
@@ -21,6 +22,7 @@ from rich.text import Text
 from fedkeel.comparison.histories import Row
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import printable
+from fedkeel.learning.losses import Loss, cross_entropy, known_as
 from fedkeel.runs.history import Measured
 from fedkeel.runs.runner import Progress as RoundProgress
 
@@ -79,9 +81,14 @@ def identity(simulation: Simulation) -> list[str]:
         simulation.algorithm.title,
         federation.dataset.name,
         f"{federation.N} clients, {name}{alpha}{share}",
-        f"{simulation.task.d:,} parameters",
+        f"{simulation.task.d:,} parameters{_minimised(simulation.task.loss)}",
         simulation.executor.describe(),
     ]
+
+
+def _minimised(loss: Loss) -> str:
+    """The loss, where it is not the usual one."""
+    return "" if loss.name.startswith(cross_entropy.name) else f", {known_as(loss) or loss.name}"
 
 
 def sparkline(values: Sequence[float], width: int = 10) -> str:
@@ -192,7 +199,8 @@ class Life:
         reported = next((m for m in progress.measured if m.split == "test"), None)
         if reported is not None:
             self._last = reported
-            self._curve.append(reported.accuracy)
+            if not math.isnan(reported.accuracy):
+                self._curve.append(reported.accuracy)
         self._to_go -= 1
         if self._sweep is not None:
             self._sweep.tick()
@@ -230,8 +238,10 @@ class Life:
         left = self._seconds / max(done, 1) * (progress.rounds - progress.round)
         parts = []
         if self._last is not None:
-            parts += [(1, f"accuracy {self._last.accuracy:.1%}"), (4, sparkline(self._curve))]
-            parts.append((5, f"loss {self._last.loss:.3f}"))
+            judged = not math.isnan(self._last.accuracy)  # under some losses no answer is right or wrong
+            if judged:
+                parts += [(1, f"accuracy {self._last.accuracy:.1%}"), (4, sparkline(self._curve))]
+            parts.append((5 if judged else 1, f"loss {self._last.loss:.3f}"))
             parts += [(8, f"{name} {value:.3g}") for name, value in self._last.metrics.items()]
         parts.append((6, f"drift {progress.summary.drift:.2g}"))
         parts.append((7, f"{self._samples / max(self._seconds, 1e-9) / 1000:.1f}k samples/s"))

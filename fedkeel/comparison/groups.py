@@ -193,7 +193,7 @@ def _group(name: str, runs: Mapping[int, Read], base: Mapping[int, Read], target
         fmean(lasts),
         fmean(found.late for found in accuracies.values()),
         fmean(found.best for found in accuracies.values()),
-        stdev(lasts) if len(lasts) > 1 else None,
+        stdev(lasts) if len(lasts) > 1 and not any(map(math.isnan, lasts)) else None,
         fmean(arrived) if len(arrived) == len(runs) else None,
         {} if is_base or not of_base else _differences(accuracies, of_base),
     )
@@ -224,9 +224,9 @@ def _differences(own: Mapping[int, Reported], base: Mapping[int, Reported]) -> d
 
 
 def paired(differences: Sequence[float]) -> Difference:
-    """Mean and t interval of differences, one for each seed."""
+    """Mean and t interval of differences, one for each seed; NaN where a run has no accuracy."""
     mean, count = fmean(differences), len(differences)
-    if count < FEWEST:
+    if count < FEWEST or math.isnan(mean):
         return Difference(mean, count, None, None)
     from scipy.special import stdtrit
 

@@ -234,13 +234,14 @@ def _pictures(part: Part, target: float, number: Callable[[], int]) -> tuple[lis
         )
         try:
             found, _ = read(part.chosen, kind, options)
+            picture = draw(kind, found)
         except DataError:  # whose sentence may name a folder of this machine
             missing.append(f"{KINDS[kind].says}: the data of the runs cannot be read here.")
             continue
         except FedkeelError as error:
             missing.append(f"{KINDS[kind].says}: {error}")
             continue
-        drawn.append(figure(draw(kind, found), number(), part.chosen.setting))
+        drawn.append(figure(picture, number(), part.chosen.setting))
     return drawn, missing
 
 
