@@ -17,6 +17,8 @@ from fedkeel.papers.work import Hear, Outcome, work
 
 OUT, RESULTS = Path("paper-runs"), Path("results")
 """The working folder unless another is named, and where published records lie."""
+MOST_SEEDS = 100
+"""More are a slip, and would take minutes before the first run starts."""
 
 
 def chosen(names: Iterable[str]) -> list[Exhibit]:
@@ -41,7 +43,7 @@ def plan_of(
     seeds: int | None = None,
 ) -> Plan:
     """The cells of tables and figures, and the runs that they need."""
-    seeds = None if seeds is None else arguments.whole("seeds", seeds, 1)
+    seeds = None if seeds is None else arguments.whole("seeds", seeds, 1, MOST_SEEDS)
     return plan(chosen([names] if isinstance(names, str) else names), scale_named(scale), only, algorithms, seeds)
 
 

@@ -32,7 +32,7 @@ from tests.hostile.calls import (
     partition_call,
     train_call,
 )
-from tests.hostile.commands import command_line
+from tests.hostile.commands import command_line, paper_command
 from tests.hostile.experiments import experiment_file, experiment_run, resumed, run_call, set_strings
 from tests.hostile.given import Give, Input, clean_folder, scratch
 
@@ -100,6 +100,7 @@ _KINDS: dict[Callable[[random.Random, Path], Input], float] = {
     constructed: 4,
     load_model_call: 2,
     command_line: 8,
+    paper_command: 4,
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from fedkeel import config
 from fedkeel.errors import InputError
+from fedkeel.papers.api import MOST_SEEDS, plan_of
 from fedkeel.papers.format import SCALES, Exhibit, Measure, Scale, exhibit, exhibits, papers, read, sections_of
 from fedkeel.papers.plan import Plan, key, plan, planned, target
 from tests.papers.test_format import PAPER, record
@@ -252,3 +253,10 @@ def test_every_exhibit_can_be_planned_at_every_scale(one: Exhibit, scale: Scale)
     whole = plan([one], scale, only=[part.id for part in one.parts], seeds=1)
     assert len(whole.cells) == sum(len(part.lines) for part in one.parts)
     assert all(cell.runs or cell.why_not for cell in whole.cells)
+
+
+def test_more_seeds_than_anybody_means_are_refused_before_they_are_planned() -> None:
+    """Ten million of them would be made one by one."""
+    for seeds in (0, MOST_SEEDS + 1, 10_000_000):
+        with pytest.raises(InputError, match=rf"seeds must be a whole number from 1 to {MOST_SEEDS}, got {seeds}"):
+            plan_of("fedveca.figure10", seeds=seeds)
