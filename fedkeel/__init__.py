@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fedkeel.algorithms.state import Message, State
     from fedkeel.api import Run, conformal, read_run, run, train
     from fedkeel.check import check_algorithm
-    from fedkeel.engine.settings import Faults, Training
+    from fedkeel.engine.settings import Faults, Robust, Training
     from fedkeel.engine.simulation import Simulation
     from fedkeel.errors import DivergedError, FedkeelError
     from fedkeel.learning.staged import Staged
@@ -54,6 +54,7 @@ _HOMES = {
     "Message": "fedkeel.algorithms.state",
     "Paper": "fedkeel.algorithms.contract",
     "Problem": "fedkeel.algorithms.contract",
+    "Robust": "fedkeel.engine.settings",
     "Round": "fedkeel.algorithms.contract",
     "Run": "fedkeel.api",
     "Simulation": "fedkeel.engine.simulation",
@@ -86,6 +87,7 @@ __all__ = [
     "Message",
     "Paper",
     "Problem",
+    "Robust",
     "Round",
     "Run",
     "Simulation",

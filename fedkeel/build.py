@@ -104,5 +104,12 @@ def make_simulation(
     algorithm = kind(**experiment.algorithm_params())
     executor = make_executor(experiment.run.executor, experiment.run.workers, device)
     return Simulation(
-        algorithm, task, federation, experiment.training, experiment.seed, executor, faults=experiment.faults
+        algorithm,
+        task,
+        federation,
+        experiment.training,
+        experiment.seed,
+        executor,
+        faults=experiment.faults,
+        robust=experiment.robust,
     )

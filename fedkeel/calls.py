@@ -13,7 +13,7 @@ from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import is_registered
 from fedkeel.algorithms.validate import Settings
 from fedkeel.config import AlgorithmConfig, RunConfig, as_toml
-from fedkeel.engine.settings import Faults, Training
+from fedkeel.engine.settings import Faults, Robust, Training
 from fedkeel.errors import shown
 from fedkeel.measure.settings import Measuring
 from fedkeel.runs.runner import Evaluation
@@ -29,6 +29,7 @@ class Call(Settings):
     """What an algorithm object of one's own holds beside its parameters."""
     training: Training = Training()
     faults: Faults = Faults()
+    robust: Robust = Robust()
     evaluation: Evaluation = Evaluation()
     measure: Measuring = Measuring()
     run: RunConfig = RunConfig()
@@ -44,6 +45,7 @@ def call_of(
     seed: int,
     training: Training,
     faults: Faults,
+    robust: Robust,
     evaluation: Evaluation,
     measure: Measuring,
     run: RunConfig,
@@ -56,6 +58,7 @@ def call_of(
         "attributes": own,
         "training": training,
         "faults": faults,
+        "robust": robust,
         "evaluation": evaluation,
         "measure": measure,
         "run": run,

@@ -28,8 +28,9 @@ from fedkeel.data import Federation, from_clients
 from fedkeel.engine.client import local_of, train_together
 from fedkeel.engine.exchange import Outcome
 from fedkeel.engine.executors import Job, Serial
+from fedkeel.engine.robust import takes_any_mean
 from fedkeel.engine.rounds import RunState
-from fedkeel.engine.settings import Faults, Training
+from fedkeel.engine.settings import Faults, Robust, Training
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import FedkeelError, invalid
 from fedkeel.learning.drawing import keyed
@@ -198,6 +199,7 @@ def tiny_simulation(
     norm: bool = False,
     executor: Serial | None = None,
     faults: Faults | None = None,
+    robust: Robust | None = None,
     **training: Any,
 ) -> Simulation:
     """A federation of five clients under the algorithm, or what it needs in their place."""
@@ -210,9 +212,14 @@ def tiny_simulation(
         work.setdefault("steps", 5)
     if "steps" not in work:
         work.setdefault("epochs", 2)
-    federation = tiny_federation(sizes)
     return Simulation(
-        algorithm, tiny_task(norm), federation, Training(**work), executor=executor or Serial(), faults=faults
+        algorithm,
+        tiny_task(norm),
+        tiny_federation(sizes),
+        Training(**work),
+        executor=executor or Serial(),
+        faults=faults,
+        robust=robust,
     )
 
 
@@ -422,6 +429,27 @@ def _counts_traffic(cls: type[Algorithm]) -> None:
         raise AssertionError("a message weighs nothing")
 
 
+def _takes_any_mean(cls: type[Algorithm]) -> None:
+    """if it says any_mean, it is the same when every client's upload is replaced by the mean of all"""
+    if not takes_any_mean(cls):
+        return
+    faults = Faults(bad_update="skip-client", stragglers=0.0 if "equal_steps" in cls.needs else 0.5)
+    sides = [
+        rounds(tiny_simulation(cls(), (10,) * 5, faults=faults, robust=robust), 4).server
+        for robust in (Robust(), Robust(rule="trimmed-mean", f=0))
+    ]
+    for name, value in sides[0].items():
+        if isinstance(value, Rows):
+            raise MethodError("aggregate", f"{name} keeps what single clients sent; do not say any_mean")
+        gap = (
+            float((value.double() - sides[1][name].double()).abs().max())
+            if isinstance(value, Tensor) and value.numel()
+            else 0.0
+        )
+        if not gap <= 1e-9:
+            raise MethodError("aggregate", f"{name} differs by {gap:.1e} then; do not say any_mean")
+
+
 CHECKS: list[Check] = [
     _describes_itself,
     _params_are_frozen,
@@ -434,6 +462,7 @@ CHECKS: list[Check] = [
     _is_batched,
     _resumes,
     _counts_traffic,
+    _takes_any_mean,
     _learns,
 ]
 _BEFORE_ALL: set[Check] = {_describes_itself, _states_have_shapes}
@@ -451,6 +480,7 @@ _EXPLAINED_BY: dict[Check, set[Check]] = {
     _is_batched: {_is_pure, _is_deterministic},
     _resumes: {_is_pure, _is_deterministic, _runs_partial},
     _counts_traffic: set(),
+    _takes_any_mean: {_is_pure, _is_deterministic},
     _learns: {_is_pure, _runs_partial},
 }
 """Earlier checks whose failure would only be repeated by a later one."""

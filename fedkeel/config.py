@@ -22,7 +22,8 @@ from fedkeel.data.sources import GIVEN, brings_clients
 from fedkeel.effects import check_data, check_effects
 from fedkeel.engine.choice import MOST_WORKERS, NAMES
 from fedkeel.engine.faults import check_needs
-from fedkeel.engine.settings import Faults, Training
+from fedkeel.engine.robust import check_robust
+from fedkeel.engine.settings import Faults, Robust, Training
 from fedkeel.engine.threads import MOST_THREADS
 from fedkeel.errors import DataError, InputError, named, shown, unknown
 from fedkeel.learning import models
@@ -131,6 +132,7 @@ class Experiment(Settings):
     algorithm: AlgorithmConfig = AlgorithmConfig()
     training: Training = Training()
     faults: Faults = Faults()
+    robust: Robust = Robust()
     evaluation: Evaluation = Evaluation()
     measure: Measuring = Measuring()
     run: RunConfig = RunConfig()
@@ -401,6 +403,7 @@ def _validated(table: dict[str, Any], origin: _Origin, allow_plugins: bool) -> E
         algorithm = algorithm_class(experiment.algorithm.name, allow_plugins)
         checked(experiment.algorithm.name, algorithm.Params, experiment.algorithm_params())
         check_needs(algorithm, experiment.faults)
+        check_robust(algorithm, experiment.robust, experiment.faults)
         _check_names(experiment)
         check_data(experiment)
         run = experiment.run

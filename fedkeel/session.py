@@ -19,6 +19,7 @@ from fedkeel.calls import Call
 from fedkeel.config import Experiment
 from fedkeel.effects import not_heard
 from fedkeel.engine.choice import Auto
+from fedkeel.engine.robust import counts_equally
 from fedkeel.engine.rounds import Rounds, RunState
 from fedkeel.engine.simulation import Simulation
 from fedkeel.engine.threads import torch_threads
@@ -88,6 +89,8 @@ def _tell(simulation: Rounds) -> None:
     for found in simulation.task.notices:
         notice("model", found)
     for found in not_heard(type(simulation.algorithm), simulation.training):
+        notice("settings", found)
+    for found in counts_equally(simulation.server.robust, simulation.problem.sizes):
         notice("settings", found)
     if simulation.algorithm.partial and simulation.training.participation < 1:
         notice("algorithm", simulation.algorithm.partial)

@@ -17,8 +17,10 @@ from docs.pages.measure import Case, measure, measure_all
 from fedkeel import config
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import ALGORITHMS
+from fedkeel.algorithms.robust import RULES
 from fedkeel.check import check_algorithm, check_law
-from fedkeel.engine.settings import Faults
+from fedkeel.engine.robust import takes_any_mean
+from fedkeel.engine.settings import Faults, Robust
 from fedkeel.measure.settings import Measuring
 
 ROOT = Path(__file__).parents[1]
@@ -215,6 +217,7 @@ def test_links_lead_somewhere() -> None:
         ROOT / "docs" / "adding-an-algorithm.md",
         ROOT / "docs" / "faults.md",
         ROOT / "docs" / "measurements.md",
+        ROOT / "docs" / "robust.md",
         *PAGES.glob("*.md"),
     ]:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
@@ -266,6 +269,26 @@ def test_the_page_on_faults(capsys: pytest.CaptureFixture[str]) -> None:
         assert said.strip("[]`") == default.removesuffix(".0"), name
     last = text.split("## What each algorithm does")[1]
     assert [cls.title for cls in ALGORITHMS.values() if cls.title not in last] == []
+
+
+def test_the_page_on_robust_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its code runs, its tables have every field, rule and algorithm, and it names rightly who allows such rules."""
+    page = ROOT / "docs" / "robust.md"
+    text = page.read_text(encoding="utf-8")
+    (code,) = blocks(page)
+    exec(shortened(code), {"__name__": "robust"})
+    assert re.fullmatch(r"\d+\.\d%\n", capsys.readouterr().out)
+    (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert config.expand(tomllib.loads(toml), [])[0].robust == Robust(rule="trimmed-mean", f=2)
+    for name, field in Robust.model_fields.items():
+        (said,) = re.findall(rf"\n\| `{name}` \| (.*?) \|", text)
+        assert said == ("absent" if field.default is None else str(field.default)), name
+    assert re.findall(r"\n\| `([a-z-]+)` \| .* \| 2f \+ [13] \|", text) == list(RULES)
+    allowed, refused = re.findall(r"<!-- allowed -->(.*?)<!-- end -->(.*?)\n## ", text, re.DOTALL)[0]
+    titles = {cls.title: takes_any_mean(cls) for cls in ALGORITHMS.values()}
+    assert set(re.split(r",\s+", allowed.strip())) == {title for title, takes in titles.items() if takes}
+    listed = ", ".join(re.findall(r"\n\| ([A-Z].*?) \|", refused))
+    assert set(listed.split(", ")) == {title for title, takes in titles.items() if not takes}
 
 
 def test_the_page_on_measurements(capsys: pytest.CaptureFixture[str]) -> None:

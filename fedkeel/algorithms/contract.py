@@ -153,6 +153,10 @@ class Clients:
         """The same clients as a whole cohort: S, cohort_n and with them all weights are theirs alone."""
         return replace(self, S=len(self.ids), cohort_n=int(self.sizes.sum()))
 
+    def as_equals(self) -> Clients:
+        """The same clients as if each had one sample: no weight depends on how many they say that they have."""
+        return replace(self, sizes=torch.ones_like(self.sizes), n=self.N, cohort_n=self.S)
+
 
 @dataclass(frozen=True)
 class Round:
@@ -313,6 +317,13 @@ class Algorithm(AdvancedHooks):
 
     Others divide by η·K, project or average the gradients of steps, or say themselves how a step is taken. A class that
     you derive from one of fedkeel's says it for itself.
+    """
+    any_mean: ClassVar[bool] = False
+    """Whether a robust rule (``[robust]``) may stand in the place of the server's mean.
+
+    So it is where ``aggregate`` uses uploads only in means with weights that sum to one and reads neither steps nor
+    losses of clients, and where nobody keeps a sum over rounds that counts on the exact mean, as control variates do:
+    the error of every round would stay in it. A class that you derive from one of fedkeel's says it for itself.
     """
     sets_steps: ClassVar[bool] = False
     """Whether ``local_steps`` always says how many steps clients take; ``training.epochs`` and ``steps`` are unused."""

@@ -25,6 +25,7 @@ class FedAvg(Algorithm):
         "Communication-Efficient Learning of Deep Networks from Decentralized Data", "McMahan et al.", "AISTATS", 2017
     )
     any_optimiser = True
+    any_mean = True
     params: Params
 
     class Params(AlgorithmParams):

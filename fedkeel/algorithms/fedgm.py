@@ -55,6 +55,7 @@ class FedGM(TwoPhases):
         Law("FedGM(μ = 0) is FedAvgM", {"mu": 0.0, "beta": 0.9, "scale": "unit"}, "fedavgm", {"beta": 0.9}),
     )
     variant = "fedkeel.algorithms.variants.fedgvrgm:FedGMVariant"
+    any_mean = True
     params: Params
 
     class Params(MomentumReadings, TwoPhases.Params):

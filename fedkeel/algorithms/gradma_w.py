@@ -37,6 +37,7 @@ class GradMAW(Worker):
     )
 
     variant = "fedkeel.algorithms.variants.gradma:GradMAWVariant"
+    any_mean = True
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         d = average_gap(server.w, uploads.y, uploads.clients.weights(self.params.weights))

@@ -44,6 +44,7 @@ class MimeLite(Algorithm):
         2020,
     )
     laws = (Law("MimeLite(β = 0) is FedAvg", {"beta": 0.0, "eta_g": 1.0}, "fedavg"),)
+    any_mean = True
     params: Params
 
     class Params(AlgorithmParams):

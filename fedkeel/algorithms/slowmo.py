@@ -35,6 +35,7 @@ class SlowMo(Algorithm):
             needs=frozenset({"constant_lr"}),
         ),
     )
+    any_mean = True
     params: Params
 
     class Params(AlgorithmParams):

@@ -45,6 +45,8 @@ def show_algorithm(name: str, as_json: bool) -> None:
     show_table(["parameter", "default", "allowed", "meaning"], rows)
     for mode, preset in described["modes"].items():
         say(f"mode {mode!r}: {', '.join(f'{k} = {v}' for k, v in preset.items())}")
+    if described["any_mean"]:
+        say("robust rules: allowed ([robust] in an experiment)")
     for law in described["laws"]:
         say(f"law: {law}")
     if described["published"]:
@@ -71,6 +73,7 @@ def _described(name: str) -> dict[str, Any]:
     import sys
 
     from fedkeel.algorithms.registry import algorithm_class
+    from fedkeel.engine.robust import takes_any_mean
     from fedkeel.papers.printed import printed_in
 
     algorithm = algorithm_class(name, allow_plugins=True)
@@ -93,6 +96,7 @@ def _described(name: str) -> dict[str, Any]:
         "box": "\n".join(line for line in text.splitlines() if line.startswith("    ")) + "\n",
         "params": params,
         "modes": algorithm.Params.modes,
+        "any_mean": takes_any_mean(algorithm),
         "laws": [law.statement for law in algorithm.laws],
         "settings": [
             {

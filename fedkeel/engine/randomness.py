@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     SERVER = 14
     PREDICTION_SETS = 15
     MEASURE = 16
+    BUCKETS = 17
 
 
 class Moment(IntEnum):

@@ -22,6 +22,7 @@ from fedkeel.engine.samples import asked_of
 from fedkeel.engine.server import RoundRecord, Server, ServerState, UnansweredError
 from fedkeel.engine.settings import Training
 from fedkeel.engine.soundness import representable
+from fedkeel.errors import InputError
 from fedkeel.learning.task import Score, Task
 from fedkeel.notices import notice
 from fedkeel.state.rows import Rows
@@ -188,6 +189,11 @@ class Rounds:
         answers are whole numbers, so that the accuracy is that of one who has all these samples.
         """
         who = self.who(state)
+        if self.server.robust.rule is not None and not who.hold_validation:
+            raise InputError(
+                f"{self.algorithm.title} follows the accuracy of the global model, for which clients would be asked; "
+                "with robust.rule let the server hold samples out (data.validation)."
+            )
         if who.hold_validation:
             seeds = part_seeds(self.server.seed, Purpose.FEEDBACK, state.t)
             return who.evaluate(state.server.w, state.b, "validation", seeds)

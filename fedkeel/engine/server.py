@@ -22,8 +22,9 @@ from fedkeel.algorithms.state import State, bytes_down
 from fedkeel.engine.exchange import About, Answers, Call, Fault, Model, Outcome, Question
 from fedkeel.engine.noted import Noted, as_noted, both
 from fedkeel.engine.randomness import Moment, Purpose, torch_seed
+from fedkeel.engine.robust import check_cohort, check_robust, needs, resistant, resistant_buffers
 from fedkeel.engine.schedule import Schedule
-from fedkeel.engine.settings import Faults, Training
+from fedkeel.engine.settings import Faults, Robust, Training
 from fedkeel.engine.soundness import check_server, examine, representable
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.learning.admission import check_counts
@@ -94,6 +95,12 @@ class Server:
     policy: Faults = field(default_factory=Faults)
     """What is done about updates that are not finite or too long."""
     buffer_layout: Layout = field(default_factory=lambda: Layout(()))
+    robust: Robust = field(default_factory=Robust)
+    """What stands in the place of the mean of uploads."""
+
+    def __post_init__(self) -> None:
+        check_robust(type(self.algorithm), self.robust, self.policy)
+        check_cohort(self.robust, self.training, self.problem.N)
 
     def start(self) -> ServerState:
         """Before the first round."""
@@ -136,6 +143,12 @@ class Server:
             clients, outcome, steps = clients.take(sound), outcome.take(sound), steps[sound]
         if clients is not told:
             clients = clients.as_cohort()
+        if self.robust.rule is not None and len(sound) < self.robust.least:
+            raise UnansweredError(
+                f"round {state.t + 1} has {len(sound)} sound uploads of {len(told.ids)} called clients, but needs "
+                f"{needs(self.robust)}; the round is not closed: go on with --resume, or start anew with a smaller f "
+                "or more clients a round."
+            )
         uploads = Uploads(
             outcome.message,
             clients,
@@ -143,6 +156,8 @@ class Server:
             lambda: self._travel(call.round.lr, steps),
             lambda w: self._losses_at(w, state, clients.ids, ask),
         )
+        if self.robust.rule is not None:
+            uploads = resistant(self.robust, uploads, self.seed, state.t)
         with self._keyed(Moment.AGGREGATE, state.t), representable(where):
             aggregated = self.algorithm.aggregate(state.server, uploads, call.round)
         noted = as_noted(both(outcome.noted, aggregated.noted, self.algorithm.name), clients.ids, self.algorithm.name)
@@ -240,7 +255,10 @@ class Server:
     def _merged(self, b: Tensor, outcome: Outcome, clients: Clients) -> Tensor:
         if not b.numel() or self.buffer_rule in ("local", "freeze"):
             return b
-        merged = average(outcome.buffers, clients.weights("n" if self.buffer_rule == "average" else "uniform"))
+        if self.robust.rule is not None:
+            merged = resistant_buffers(self.robust, outcome.buffers)
+        else:
+            merged = average(outcome.buffers, clients.weights("n" if self.buffer_rule == "average" else "uniform"))
         for entry in self.buffer_layout:
             if not entry.dtype.is_floating_point:
                 merged[entry.start : entry.stop] = merged[entry.start : entry.stop].round()

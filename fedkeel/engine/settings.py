@@ -1,4 +1,4 @@
-"""How a federation trains: who takes part, how much local work, with which optimiser, and what goes wrong."""
+"""How a federation trains: who takes part, how much local work, what goes wrong, and what is done against it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from fedkeel.algorithms.robust import RULES
 from fedkeel.algorithms.validate import Settings
 
 
@@ -170,3 +171,41 @@ class Faults(Settings):
         if self.bad_update == "clip" and self.max_update_norm is None:
             raise ValueError("given max_update_norm with bad_update = 'clip'")
         return self
+
+
+RuleName = Literal["median", "trimmed-mean", "geometric-median", "krum", "multi-krum", "centred-clipping"]
+
+
+class Robust(Settings):
+    """What stands in the place of the server's mean, so that some uploads may be hostile or broken."""
+
+    rule: RuleName | None = Field(
+        None, description="robust rule in the place of the server's mean; absent: the mean, which one client can spoil"
+    )
+    f: int | None = Field(None, ge=0, description="hostile uploads that a round must bear; give it with rule")
+    bucket: int = Field(1, ge=1, description="uploads that are averaged at random before the rule is applied; 1: none")
+    radius: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="of centred-clipping, the most that one upload counts for; absent: their median distance",
+    )
+
+    @model_validator(mode="after")
+    def _heard(self) -> Robust:
+        if self.rule is None:
+            for name in ("f", "bucket", "radius"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"given without {name}, which has no effect without a rule")
+        elif self.f is None:
+            raise ValueError("given f, the hostile uploads that a round must bear")
+        elif self.radius is not None and not RULES[self.rule].has_radius:
+            raise ValueError(f"given without radius, which has no effect with rule = {self.rule!r}")
+        return self
+
+    @property
+    def least(self) -> int:
+        """The fewest uploads of a round with which the rule bears f hostile ones, each of which may spoil a bucket."""
+        if self.rule is None or self.f is None:
+            return 1
+        return (RULES[self.rule].least(self.f) - 1) * self.bucket + 1

@@ -21,7 +21,7 @@ from fedkeel.engine.rounds import DataRecord, Rounds, RunState
 from fedkeel.engine.samples import Samples
 from fedkeel.engine.schedule import RandomSchedule, Schedule
 from fedkeel.engine.server import Server
-from fedkeel.engine.settings import Faults, Training
+from fedkeel.engine.settings import Faults, Robust, Training
 from fedkeel.errors import check_seed
 from fedkeel.learning.task import Task
 from fedkeel.state.rows import Rows
@@ -40,6 +40,7 @@ class Simulation(Rounds):
         executor: Executor | None = None,
         schedule: Schedule | None = None,
         faults: Faults | None = None,
+        robust: Robust | None = None,
     ) -> None:
         self.federation = federation
         self.executor: Executor = executor or Serial()
@@ -52,7 +53,8 @@ class Simulation(Rounds):
         sizes = torch.from_numpy(np.asarray(federation.sizes))
         average_size = -(-int(sizes.sum()) // len(sizes))
         problem = Problem(task.w0, task.layout, sizes, training.local_steps(average_size), task.b0)
-        super().__init__(Server(algorithm, problem, training, schedule, seed, self.faults, task.buffer_layout), task)
+        layout, robust = task.buffer_layout, robust or Robust()
+        super().__init__(Server(algorithm, problem, training, schedule, seed, self.faults, layout, robust), task)
         self.equipment = Equipment(algorithm, task, training, schedule, self.seed, self.faults.max_update_norm)
         self._first = self.equipment.first_state(problem.N, problem.common_steps)
 
