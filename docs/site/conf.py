@@ -40,7 +40,7 @@ html_static_path: list[str] = []
 
 CONTENTS = {
     "Use": [
-        *("docs/reference", "docs/algorithms/README", "docs/faults", "docs/network", "docs/threats"),
+        *("docs/reference", "docs/algorithms/README", "docs/faults", "docs/robust", "docs/network", "docs/threats"),
         *("docs/adding-an-algorithm", "docs/glossary"),
     ],
     "Results": [

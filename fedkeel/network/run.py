@@ -154,7 +154,8 @@ def make_rounds(
     sizes = torch.tensor([one.samples for one in facts.values()])
     average = -(-int(sizes.sum()) // len(sizes))
     problem = Problem(task.w0, task.layout, sizes, training.local_steps(average), task.b0)
-    server = Server(algorithm, problem, training, schedule, seed, experiment.faults, task.buffer_layout)
+    layout, robust = task.buffer_layout, experiment.robust
+    server = Server(algorithm, problem, training, schedule, seed, experiment.faults, layout, robust)
     equipment = Equipment(algorithm, task, training, schedule, seed, experiment.faults.max_update_norm)
     transform = held.dataset.transform
     check_on(task, *prepared(*held.example, transform, dtype, False), held.dataset.name, held.dataset.classes)
