@@ -111,6 +111,8 @@ class _Session:
 
     def to_its_end(self, listeners: Listeners) -> Ending:
         store = self.store
+        if not isinstance(self.simulation, Simulation):
+            store.force_to_disk()
         with heard_by(store.event):
             _tell(self.simulation)
             _choose_executor(self.simulation, store, self.state)

@@ -51,6 +51,26 @@ def init(
 
 
 @app.command()
+def renew(
+    network: Network = Path("network"),
+    client: Annotated[
+        int | None, typer.Option(help="A new key for this client; the old one is let in no more.")
+    ] = None,
+    days: Annotated[int, typer.Option(help="Days for which a new certificate is valid.", min=1)] = 365,
+) -> None:
+    """Make a new certificate for the server, or a new key for a client; restart the server afterwards."""
+    from fedkeel.cli.screen import say
+    from fedkeel.network import places
+
+    if client is None:
+        places.renew_server(network, days)
+        say(f"the certificate in {network / 'server'} is new, for {days} days; restart the server")
+        return
+    path = places.renew_site(network, client)
+    say(f"carry {path} to the site of client {client}, in the place of its site.key; then restart server and site")
+
+
+@app.command()
 def server(
     folder: Annotated[Path, typer.Argument(help="The server's folder.")] = Path("network/server"),
     bind: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
@@ -77,9 +97,12 @@ def site(
     data_dir: DataDir = None,
 ) -> None:
     """Take part with the data that are here; they never leave. Runs until Ctrl-C."""
+    import sys
+
     from fedkeel.network.children import end_with_parent
 
     end_with_parent()
+    sys.path.append("")  # for modules of the operator's own, named on this command line
     from fedkeel.network.site import work
 
     work(folder, data, test, targets, model, loss, allow_plugins, data_dir, _told)
@@ -102,6 +125,9 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run an experiment over the sites of a network, from the machine of its server."""
+    import sys
+
+    sys.path.append("")  # for modules of the operator's own, named on this command line
     from fedkeel.cli.experiments import Options
     from fedkeel.cli.network_run import run_all
 

@@ -64,7 +64,7 @@ def run_all(
                 screen.enter_context(life)
 
             with RunLock(place.folder), link.run() as grid:
-                carrier = GridTransport(link, grid, deadline)
+                carrier = GridTransport(link, grid, deadline, terms.largest)
                 return run_over_sites(
                     run.experiment,
                     options.out / run.experiment.label,

@@ -45,6 +45,9 @@ class ClientHalf:
             body = self._site(letter).reply(letter.request)
         except FedkeelError as error:
             body = reply_to_bytes(Refusal(self.client, _round_of(letter.request), str(error)))
+        except Exception as error:  # no room for a model, for one: the server has to hear of it, and this site to go on
+            reason = f"{type(error).__name__}: {error}"
+            body = reply_to_bytes(Refusal(self.client, _round_of(letter.request), reason))
         return Reply(letter.nonce, body=body).to_bytes()
 
     def _site(self, letter: Letter) -> Site:

@@ -39,11 +39,14 @@ def require() -> None:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The variables under which Flower sends nothing to its makers and keeps its files in ``home``."""
+    """The variables under which Flower sends nothing to its makers, opens no other port, and keeps its files in
+    ``home``."""
     return {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_INTERNAL_GRPC_CONTROL_API": "0",
+        "FLWR_INTERNAL_GRPC_FLEET_API": "0",
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +24,22 @@ from flwr.proto.control_pb2 import (
     UnregisterNodeRequest,
 )
 from flwr.proto.fab_pb2 import Fab
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+)
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, inflate_object_from_contents, pull_objects
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.retry import RetryInvoker, exponential, make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
@@ -46,6 +55,8 @@ SHARE = 0.05
 """In between, the share of the time waited so far."""
 PATIENCE = 120.0
 """Seconds for which a SuperLink that does not answer is waited for: it may be starting anew."""
+PARTS = 30.0
+"""Seconds that the parts of an answer have to arrive, once it was announced."""
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 _APP = f"""[project]
 name = "fedkeel-network"
@@ -57,8 +68,8 @@ license = "Apache-2.0"
 publisher = "fedkeel"
 
 [tool.flwr.app.components]
-serverapp = "fedkeel.network.run:unused"
-clientapp = "fedkeel.network.flower_node:unused"
+serverapp = "fedkeel.network.run:run"
+clientapp = "fedkeel.network.flower_node:client_app"
 
 [tool.flwr.app.config]
 """
@@ -82,15 +93,22 @@ class Link:
 
     def __init__(self, place: ServerPlace) -> None:
         self.place = place
-        self._keys = {_raw(key): client for client, key in place.public_keys().items()}
-        self._control = ControlHttpClient.from_server_address(
-            place.link,
-            insecure=False,
-            root_certificates=place.authority.read_bytes(),
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-        )
+        self._keys = {raw_key(key): client for client, key in place.public_keys().items()}
+
+        def client(again: RetryInvoker | None) -> ControlHttpClient:
+            return ControlHttpClient.from_server_address(
+                place.link,
+                insecure=False,
+                root_certificates=place.authority.read_bytes(),
+                interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+                retry_invoker=again,
+            )
+
+        self._probe = client(None)
+        self._control = client(RetryInvoker(lambda: exponential(max_delay=2), httpx.TransportError, None, PATIENCE))
 
     def close(self) -> None:
+        self._probe.close()
         self._control.close()
 
     def is_up(self, patience: float = 0.0) -> bool:
@@ -98,7 +116,7 @@ class Link:
         until = time.monotonic() + patience
         while True:
             try:
-                self._control.ListNodes(ListNodesRequest())
+                self._probe.ListNodes(ListNodesRequest())
             except httpx.HTTPError:
                 if time.monotonic() > until:
                     return False
@@ -192,38 +210,52 @@ class Link:
 class GridTransport:
     """Carries letters to sites over Flower's Grid, and what they say back."""
 
-    def __init__(self, link: Link, grid: HttpGrid, deadline: float) -> None:
+    def __init__(self, link: Link, grid: HttpGrid, deadline: float, largest: int) -> None:
         self.deadline = deadline
         """Seconds for which answers are waited for."""
+        self.largest = largest
+        """Bytes of the longest reply that is fetched."""
         self.sent = self.received = 0
         """Bytes of letters, as they were handed to Flower."""
         self._link = link
         self._grid = grid
 
-    def exchange(self, letters: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | Lost]]:
+    def exchange(self, letters: Mapping[int, bytes], within: float | None = None) -> Iterator[tuple[int, bytes | Lost]]:
         """Bring each client its letter, and give what comes back, each under the client whose key it came with."""
-        began = time.monotonic()
-        nodes = {client: site.node for client, site in self._link.sites().items() if site.status == "online"}
+        began, deadline = time.monotonic(), self.deadline if within is None else min(within, self.deadline)
+        nodes = self._online(letters, began + deadline)
         for client in letters:
             if client not in nodes:
                 yield client, Lost("its site is not online")
         there = [client for client in letters if client in nodes]
         messages = [
-            Message(content(letters[client]), nodes[client], KIND, ttl=self.deadline, group_id="") for client in there
+            Message(content(letters[client]), nodes[client], KIND, ttl=deadline, group_id="") for client in there
         ]
         waiting = dict(zip(self._pushed(messages), there, strict=True))
         self.sent += sum(len(letters[client]) for client in there)
-        while waiting and time.monotonic() - began < self.deadline:
-            found = list(self._grid.pull_messages(list(waiting)))
-            for reply in found:
-                name = reply.metadata.reply_to_message_id
-                if name in waiting:
-                    client = waiting.pop(name)
-                    yield client, self._opened(reply, nodes[client])
+        while waiting and time.monotonic() - began < deadline:
+            found = self._pulled(list(waiting))
+            for reply, tree in found:
+                client = waiting.pop(reply.metadata.reply_to_message_id, -1)
+                if client >= 0:
+                    yield client, self._opened(reply, tree, nodes[client])
             if waiting and not found:
                 time.sleep(min(max(POLL, SHARE * (time.monotonic() - began)), SELDOM))
         for client in waiting.values():
-            yield client, Lost(f"no answer within {self.deadline:g} s")
+            yield client, Lost(f"no answer within {deadline:g} s")
+
+    def _online(self, wanted: Collection[int], until: float) -> dict[int, int]:
+        """Flower's numbers for the sites that are there. Where none of those wanted is, one is waited for."""
+        while True:
+            found = {client: site.node for client, site in self._link.sites().items() if site.status == "online"}
+            if any(client in found for client in wanted) or time.monotonic() > until:
+                return found
+            time.sleep(SELDOM)
+
+    def _pulled(self, names: list[str]) -> list[tuple[Any, Any]]:
+        """What has arrived in reply to messages: who it is from, as the SuperLink knows it, and what it consists of."""
+        found = self._grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=names))
+        return list(zip(found.messages_list, found.message_object_trees, strict=True))
 
     def _pushed(self, messages: list[Message]) -> list[str]:
         names = list(self._grid.push_messages(messages)) if messages else []
@@ -231,20 +263,44 @@ class GridTransport:
             raise NetworkError("Flower's SuperLink did not take all messages of a round; go on with --resume.")
         return names
 
-    def _opened(self, reply: Any, node: int) -> bytes | Lost:
-        if reply.has_error():
+    def _opened(self, reply: Any, tree: Any, node: int) -> bytes | Lost:
+        """The letter that a reply brings. Whatever its parts turn out to be concerns this reply alone."""
+        if reply.HasField("error"):
             return Lost(f"Flower says: {reply.error.reason or reply.error.code}")
         if reply.metadata.src_node_id != node:
-            return Lost("the answer came from another site")
+            return Lost("the answer came from another site", refused=True)
+        name, run = reply.metadata.message_id, self._grid.run.run_id
+        fetch, taken = make_pull_object_fn_protobuf(self._grid._runtime_client.PullObject, self._grid.node, run), 0
+
+        def part(of: str) -> bytes:
+            nonlocal taken
+            found: bytes = fetch(of)
+            taken += len(found)
+            if taken > self.largest:
+                raise NetworkError(f"its answer has more than the {self.largest:,} bytes that are read")
+            return found
+
         try:
-            found = letter_in(reply)
-        except NetworkError as error:
-            return Lost(str(error))
+            parts = pull_objects([one.object_id for one in iterate_object_tree(tree)], part, max_time=PARTS)
+            message = inflate_object_from_contents(name, parts)
+            if not isinstance(message, Message):
+                raise NetworkError("its answer is no message")
+            found = letter_in(message)
+        except (httpx.TransportError, httpx.HTTPStatusError):
+            raise
+        except ObjectPullError as error:
+            return Lost(f"its answer did not arrive whole: {error}")
+        except Exception as error:  # a site may send anything, and Flower's reader fail on it in any way
+            return Lost(f"its answer cannot be read: {str(error)[:200] or type(error).__name__}", refused=True)
+        finally:
+            with suppress(httpx.HTTPError):  # what is kept there longer than needed does no harm
+                confirmed = ConfirmMessageReceivedRequest(node=self._grid.node, run_id=run, message_object_id=name)
+                self._grid._runtime_client.ConfirmMessageReceived(confirmed)
         self.received += len(found)
         return found
 
 
-def _raw(key: bytes) -> bytes:
+def raw_key(key: bytes) -> bytes:
     """A public key in OpenSSH's form as Flower compares it."""
     return public_key_to_bytes(load_ssh_public_key(key))  # type: ignore[arg-type]
 

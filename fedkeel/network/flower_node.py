@@ -40,7 +40,6 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
 )
 from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPullError,
-    ObjectPushError,
     inflate_object_from_contents,
     pull_objects,
     push_objects,
@@ -63,6 +62,8 @@ SOON, LATER = 0.1, 2.0
 SHARE = 0.1
 """In between, the share of the time without a message that passes until the next question."""
 LONGEST_WAIT = 30.0
+STILL_THERE = 45.0
+"""Seconds for which a server may take a process for alive that was killed, and let no other in with its key."""
 TRIES, PATIENCE = 8, 30.0
 """How often, and for how many seconds, a request in the middle of a message is repeated."""
 Result = TypeVar("Result")
@@ -127,10 +128,20 @@ class SuperNode:
     def _join(self) -> None:
         self._lost.clear()
         request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
-        found = self._insisting(lambda: self._client.ActivateNode(request))
-        if found is not None:
-            self._node = Node(node_id=found.node_id)
-            self._say(f"joined {self._server}; waiting for work")
+        until = time.monotonic() + STILL_THERE
+        while not self._stop.is_set():
+            found = self._insisting(lambda: self._client.ActivateNode(request), joining=True)
+            if found is not None:
+                self._node = Node(node_id=found.node_id)
+                self._say(f"joined {self._server}; waiting for work")
+                return
+            if time.monotonic() > until:
+                raise NetworkError(
+                    f"{self._server} does not let this site in: another process has joined with its key, or the key "
+                    "was taken out of the network."
+                )
+            self._stop.wait(1)
+            self._lost.clear()
 
     def _work(self) -> None:
         busy = time.monotonic()
@@ -154,7 +165,7 @@ class SuperNode:
             self._send(reply, done - began)
             times = f"{began - called:.2f} s to fetch, {time.monotonic() - done:.2f} s to send"
             self._say(f"answered in {done - began:.2f} s ({times})")
-        except (httpx.HTTPError, ObjectPullError, ObjectPushError) as error:
+        except Exception as error:  # whatever a server may send, the next message is to be answered
             self._say(f"a message of run {bare.metadata.run_id} came to nothing: {_short(error)}")
 
     def _fetched(self, bare: Message, tree: ObjectTree) -> Message:
@@ -201,7 +212,7 @@ class SuperNode:
             except httpx.HTTPError:
                 continue
 
-    def _insisting(self, ask: Callable[[], Result]) -> Result | None:
+    def _insisting(self, ask: Callable[[], Result], joining: bool = False) -> Result | None:
         """The answer of the server, however long it takes; None if this site is to stop or to join anew."""
         wait = 0.5
         while not self._stop.is_set():
@@ -212,10 +223,10 @@ class SuperNode:
                 return found
             except httpx.HTTPStatusError as error:
                 code = error.response.status_code
-                if code in (401, 403, 404, 400) and not self._node.node_id:
+                if joining and code in (400, 401, 403, 404):
                     raise NetworkError(
                         f"{self._server} refuses this site (HTTP {code}): its key is not among the server's clients, "
-                        "or the address is not that of a fedkeel network."
+                        "its clock is minutes off, or the address is not that of a fedkeel network."
                     ) from None
                 if code not in UNREACHABLE:
                     self._lost.set()

@@ -8,6 +8,8 @@ need of, and a message whose sender says that it is somebody else.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import ssl
 import time
@@ -18,12 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization.ssh import load_ssh_public_key
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.supercore.primitives.asymmetric import verify_signature
 from google.protobuf.message import DecodeError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from fedkeel.network.flower_link import raw_key
 from fedkeel.network.places import ServerPlace
 from fedkeel.runs.atomic import replacing
 
@@ -38,14 +45,14 @@ CALLS = frozenset(
         "push-object",
         "pull-object",
         "confirm-message-received",
-        "get-run",
     }
 )
 """What sites ask for. Nobody registers himself, and no code is handed out."""
 LARGEST_REQUEST = 16 << 20
 """Bytes of one request; Flower cuts arrays into pieces of 5 MB."""
 WINDOW = 60.0
-KEY_HEADER = "flwr-public-key"
+KEY, SIGNATURE, TIME = "flwr-public-key", "flwr-signature", "flwr-timestamp"
+"""Headers of Flower's, by which a site proves in every request who it is."""
 _HOP = {"host", "content-length", "connection", "transfer-encoding", "content-encoding", "keep-alive", "server", "date"}
 
 
@@ -92,6 +99,7 @@ class Traffic:
 def app(place: ServerPlace, largest: int) -> Starlette:
     """The gate in front of a SuperLink; ``largest`` bytes a minute are as many as a site may send."""
     allowance, traffic = Allowance(largest), Traffic(place.traffic)
+    known = {raw_key(key): load_ssh_public_key(key) for key in place.public_keys().values()}
     context = ssl.create_default_context(cafile=str(place.authority))
 
     @asynccontextmanager
@@ -105,8 +113,10 @@ def app(place: ServerPlace, largest: int) -> Starlette:
         call = request.path_params["call"]
         if call not in CALLS:
             return Response("not found", 404)
+        who = _who(request.headers, known)
+        if who is None:
+            return Response("unknown key", 401)
         body = await _read(request)
-        who = request.headers.get(KEY_HEADER, "")[:300]
         if body is None or not allowance.take(who, len(body), time.monotonic()):
             return Response("too many bytes", 413)
         if call == "push-messages" and not _speaks_for_itself(body):
@@ -121,6 +131,20 @@ def app(place: ServerPlace, largest: int) -> Starlette:
         return Response(found.content, found.status_code, kept)
 
     return Starlette(routes=[Route(FLEET + "{call}", passed_on, methods=["POST"])], lifespan=lifespan)
+
+
+def _who(headers: Mapping[str, str], known: Mapping[bytes, object]) -> str | None:
+    """The key by which a request is signed, if it is one of the network's; Flower looks at how old the signature is."""
+    try:
+        raw, signature = (base64.b64decode(headers.get(name, "")[:1000], validate=True) for name in (KEY, SIGNATURE))
+        key = known.get(raw)
+        if isinstance(key, ec.EllipticCurvePublicKey) and verify_signature(
+            key, headers.get(TIME, "")[:100].encode("ascii"), signature
+        ):
+            return headers[KEY]
+    except (ValueError, binascii.Error):
+        return None
+    return None
 
 
 def _weight(headers: Mapping[str, str]) -> int:
@@ -141,8 +165,6 @@ async def _read(request: Request) -> bytes | None:
 
 def _speaks_for_itself(body: bytes) -> bool:
     """Whether every message in a request names the node as its sender that the request is signed by."""
-    from flwr.proto.fleet_pb2 import PushMessagesRequest
-
     request = PushMessagesRequest()
     try:
         request.ParseFromString(body)

@@ -12,6 +12,8 @@ from fedkeel.errors import DataError, named
 from fedkeel.network.letters import Facts, Letter, new_nonce, read_reply
 from fedkeel.notices import notice
 
+HELLO = 20.0
+"""Seconds that a site has to answer a greeting before it is greeted again."""
 AGAIN = 1.0
 """Seconds between two greetings of sites that have not answered."""
 LONGEST_REASON = 300
@@ -20,8 +22,8 @@ LONGEST_REASON = 300
 class Carrier(Protocol):
     """Carries letters to sites, and what they say back: Flower, or whatever comes after it."""
 
-    def exchange(self, letters: Mapping[int, bytes]) -> Iterable[tuple[int, bytes | Lost]]:
-        """As ``engine.sites.Transport`` has it."""
+    def exchange(self, letters: Mapping[int, bytes], within: float | None = None) -> Iterable[tuple[int, bytes | Lost]]:
+        """As ``engine.sites.Transport`` has it; ``within`` so many seconds, if that is less than it waits anyway."""
 
 
 class Letters:
@@ -57,7 +59,8 @@ def greet(
     until, told = time.monotonic() + patience, False
     while missing:
         nonces = {client: new_nonce() for client in sorted(missing)}
-        for client, data in carrier.exchange({client: Letter(nonce).to_bytes() for client, nonce in nonces.items()}):
+        letters = {client: Letter(nonce).to_bytes() for client, nonce in nonces.items()}
+        for client, data in carrier.exchange(letters, min(HELLO, max(AGAIN, until - time.monotonic()))):
             if isinstance(data, Lost) or client not in nonces:
                 continue
             try:

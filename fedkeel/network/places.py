@@ -15,14 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedkeel.algorithms.validate import sentence
 from fedkeel.errors import DataError, InputError, invalid
 from fedkeel.network import keys
+from fedkeel.runs.atomic import replacing
 
 MOST_SITES = 10_000
+AUTHORITY_DAYS = 3650
+"""For which an authority is valid at least: certificates are renewed, it is not."""
 SETTINGS = "network.toml"
 SITE = "site.toml"
 S = TypeVar("S", bound=BaseModel)
@@ -153,8 +158,10 @@ def make(folder: Path, sites: int, hosts: Sequence[str], port: int, link_port: i
     if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
         raise InputError(f"{folder} is there already; choose another folder with --out, keys are never overwritten.")
     server = folder / "server"
-    (server / "clients").mkdir(parents=True, mode=0o700)
-    signer, authority = keys.authority(days)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for inner in (server, server / "clients", folder / "sites"):
+        inner.mkdir(mode=0o700)
+    signer, authority = keys.authority(max(days, AUTHORITY_DAYS))
     root = authority.public_bytes(Encoding.PEM)
     keys.write_private(folder / "ca.key", keys.private_bytes(signer))
     key, certificate = keys.server_certificate(hosts, days, signer, authority)
@@ -168,12 +175,50 @@ def make(folder: Path, sites: int, hosts: Sequence[str], port: int, link_port: i
     for client in range(sites):
         private, public = keys.site_key()
         site = folder / "sites" / f"client-{client}"
-        site.mkdir(parents=True, mode=0o700)
+        site.mkdir(mode=0o700)
         keys.write_private(site / "site.key", private)
         (site / "ca.crt").write_bytes(root)
         address = f"[{hosts[0]}]:{port}" if ":" in hosts[0] else f"{hosts[0]}:{port}"
         (site / SITE).write_text(f'client = {client}\nserver = "{address}"\n', encoding="utf-8")
         (server / "clients" / f"client-{client}.pub").write_bytes(public + b"\n")
+
+
+def renew_server(folder: Path, days: int) -> None:
+    """A new certificate for the server of a network, signed by its authority; sites notice nothing."""
+    place = ServerPlace.at(folder / "server")
+    try:
+        signer = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{folder / 'ca.key'} cannot be read ({error}); bring the authority's key here first."
+        ) from None
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise DataError(f"{folder / 'ca.key'} is not the key of this network's authority.")
+    authority = x509.load_pem_x509_certificate(place.authority.read_bytes())
+    key, certificate = keys.server_certificate(place.settings.hosts, days, signer, authority)
+    for path, content in (
+        (place.key, keys.private_bytes(key)),
+        (place.certificate, certificate.public_bytes(Encoding.PEM)),
+    ):
+        with replacing(path) as temporary:
+            temporary.chmod(0o600)
+            temporary.write_bytes(content)
+
+
+def renew_site(folder: Path, client: int) -> Path:
+    """A new key for a client, in a folder to be carried to its site; the old key can join no more. Where it is."""
+    place = ServerPlace.at(folder / "server")
+    if client not in place.public_keys():
+        raise invalid("--client", f"a client of the network, 0 to {len(place.public_keys()) - 1}", client)
+    private, public = keys.site_key()
+    new = folder / "sites" / f"client-{client}-new-key"
+    new.mkdir(parents=True, mode=0o700, exist_ok=True)
+    with replacing(new / "site.key") as temporary:
+        temporary.chmod(0o600)
+        temporary.write_bytes(private)
+    with replacing(place.folder / "clients" / f"client-{client}.pub") as temporary:
+        temporary.write_bytes(public + b"\n")
+    return new / "site.key"
 
 
 def _bare(public: bytes) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedkeel import build, session
+from fedkeel import __version__, build, session
 from fedkeel.algorithms.contract import Problem
 from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.config import Experiment
@@ -164,6 +164,7 @@ def make_rounds(
         None if split is None else prepared(split.x, split.y, transform, dtype, task.channels_last)
         for split in (held.test, held.validation)
     )
+    task.notices += _versions(facts)
     name = name or f"{experiment.label}-{secrets.token_hex(8)}"
     shape, outputs = held.dataset.input_shape, held.dataset.outputs
     described = ModelDescription(name=model.name, seed=weights, input_shape=shape, classes=outputs)
@@ -175,6 +176,17 @@ def make_rounds(
     sites = Sites(equipment, letters, example, test, validation, has_tests, terms.largest, terms.quorum, common)
     kept = json.dumps({"run": name, "sites": [one.model_dump(mode="json") for one in facts.values()]})
     return SiteRounds(server, sites, held.record, words, {KEY: kept})
+
+
+def _versions(facts: dict[int, Facts]) -> list[str]:
+    """What to tell about sites that compute with other software than the server: their bits may differ."""
+    mine = {"fedkeel": __version__, "torch": torch.__version__}
+    return [
+        f"client {client} has {name} {getattr(one, name)}, the server {here}: bits may differ from a simulation's"
+        for client, one in facts.items()
+        for name, here in mine.items()
+        if getattr(one, name) != here
+    ]
 
 
 @dataclass(frozen=True)
