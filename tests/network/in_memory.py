@@ -80,7 +80,7 @@ class Memory:
         """New processes over the same folders."""
         self.halves = [ClientHalf(half.client, half.data, half.memory) for half in self.halves]
 
-    def exchange(self, letters: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | Lost]]:
+    def exchange(self, letters: Mapping[int, bytes], within: float | None = None) -> Iterator[tuple[int, bytes | Lost]]:
         for client, data in letters.items():
             letter = read_letter(data)
             request = request_from_bytes(letter.request) if letter.request else None
@@ -99,7 +99,7 @@ class Spoiling:
         self.inner = inner
         self.spoil = spoil
 
-    def exchange(self, letters: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | Lost]]:
+    def exchange(self, letters: Mapping[int, bytes], within: float | None = None) -> Iterator[tuple[int, bytes | Lost]]:
         for client, reply in self.inner.exchange(letters):
             yield from [(client, reply)] if isinstance(reply, Lost) else self.spoil(client, letters[client], reply)
 

@@ -239,7 +239,7 @@ class Fixed:
         self.replies = replies
         self.letters: list[dict[int, bytes]] = []
 
-    def exchange(self, letters: Any) -> Any:
+    def exchange(self, letters: Any, within: float | None = None) -> Any:
         self.letters.append(dict(letters))
         return self.replies
 
