@@ -88,7 +88,7 @@ def test_faults_by_field_or_as_an_object() -> None:
         ({"watch": 3}, "^watch must be a function of a round's progress, got 3"),
         ({"model": nn.Linear}, r"model must be .* got 'the class Linear'. Make an object of it"),
         ({"model": None}, "model must be a name of `fedkeel models` or a torch.nn.Module, got None"),
-        ({"loss": 3}, "loss must be a loss of torch.nn such as nn.MSELoss"),
+        ({"loss": 3}, 'loss must be a name such as "mse", or a loss of torch.nn such as nn.MSELoss'),
         ({"loss": nn.MSELoss}, r"loss must be a loss, not its class, got 'MSELoss'. Make an object of it: MSELoss\(\)"),
     ],
 )

@@ -166,7 +166,7 @@ def as_loss(given: object) -> Loss | None:
     if callable(given):
         name = str(getattr(given, "__name__", type(given).__name__))
         return Loss(f"own:{name}", given, _RightLabel())
-    raise invalid("loss", 'a name such as "mse", a loss of torch.nn such as nn.MSELoss(), or a function', given, _OWN)
+    raise invalid("loss", 'a name such as "mse", or a loss of torch.nn such as nn.MSELoss()', given, _OWN)
 
 
 def by_name(name: str) -> Loss:

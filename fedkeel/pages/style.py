@@ -33,6 +33,7 @@ figcaption { color: var(--faint); font-size: 0.9rem; margin-bottom: 0.5rem; }
 figcaption strong { color: var(--ink); font-size: 1rem; }
 .picture { overflow-x: auto; }
 .picture svg { max-width: 100%%; height: auto; display: block; }
+.on-narrow { display: none; }
 details { margin: 0.75rem 0; }
 summary { cursor: pointer; color: var(--link); }
 pre, code { font: 0.86rem/1.45 ui-monospace, monospace; }
@@ -40,7 +41,8 @@ pre { background: var(--soft); padding: 0.75rem 1rem; overflow-x: auto; }
 footer { margin-top: 3rem; color: var(--faint); font-size: 0.85rem; }
 @media (max-width: 640px) {
   main { padding: 1rem 0.9rem 3rem; }
-  .picture svg { max-width: none; min-width: 34rem; width: 34rem; }
+  .on-wide { display: none; }
+  .on-narrow { display: block; }
   th, td { padding-right: 0.8rem; }
 }
 @media print {
@@ -50,7 +52,8 @@ footer { margin-top: 3rem; color: var(--faint); font-size: 0.85rem; }
   figure, tr, .warn { break-inside: avoid; }
   .wide, .picture, pre { overflow: visible; }
   pre { white-space: pre-wrap; }
-  .picture svg { min-width: 0; width: auto; max-width: 100%%; }
+  .on-wide { display: block; }
+  .on-narrow { display: none; }
   summary { list-style: none; }
   details::details-content { content-visibility: visible; display: block; height: auto; }
 }

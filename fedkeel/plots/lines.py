@@ -155,7 +155,7 @@ def lines(
         layers.append(_marked(alone).mark_circle(size=40).encode(x=x, y=y, color=colour))
     if direct:
         inks = {name: theme.legible(looks[name][0]) for name in names}
-        layers += _labels(curves, inks, colour, x, scale, low, high, end, size, log)
+        layers += _labels(curves, inks, colour, x, scale, low, high, end, size[1], log)
     drawn = alt.layer(*layers).properties(width=width, height=height)
     return drawn if title is None else drawn.properties(title=title)
 
@@ -178,13 +178,11 @@ def _labels(
     low: float,
     high: float,
     end: float,
-    size: tuple[int, int],
+    height: int,
     log: bool,
 ) -> list[Any]:
     """Names at the right edge; a line that ends before it is led there. ``inks`` are what words are written in."""
     import altair as alt
-
-    width, height = size
 
     def up(value: float) -> float:
         return math.log(value) if log else value
@@ -206,7 +204,7 @@ def _labels(
     names = _marked([{"line": name, "at": height, "ink": inks[name]} for name, height in heights.items()])
     ink = alt.Color("ink:N", scale=None)
     text = names.mark_text(align="left", dx=6, fontSize=11)
-    layers.append(text.encode(x=alt.value(width), y=alt.Y("at:Q", scale=scale), text="line:N", color=ink))
+    layers.append(text.encode(x=alt.value("width"), y=alt.Y("at:Q", scale=scale), text="line:N", color=ink))
     return layers
 
 

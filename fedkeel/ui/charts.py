@@ -83,11 +83,17 @@ def noted(history: History, name: str) -> Any:
 
 
 def together(directories: Sequence[Path]) -> Any:
-    """Test accuracy of several runs, as ``fedkeel plot`` draws it; what must be known beside it, the page says."""
+    """Test accuracy of several runs, or loss where none has one, as ``fedkeel plot`` draws it.
+
+    What must be known beside it, the page says.
+    """
     if not directories:
         return None
-    figure, _ = read(choose(list(directories)), "accuracy", Options())
-    return draw("accuracy", figure)
+    chosen = choose(list(directories))
+    judged = any(not math.isnan(source.run.history.reported().last) for source in chosen.sources)
+    kind = "accuracy" if judged else "loss"
+    figure, _ = read(chosen, kind, Options())
+    return draw(kind, figure)
 
 
 def _measured(history: History, what: str) -> list[Point]:

@@ -111,7 +111,7 @@ def test_right_answers_of_several_labels_a_sample() -> None:
         (nn.CTCLoss(), "loss must be one of nn.CrossEntropyLoss, .* got 'nn.CTCLoss'"),
         (nn.CosineEmbeddingLoss(), "loss must be one of"),
         ("msa", "there is no loss named 'msa'. Did you mean 'mse'?"),
-        (3, 'loss must be a name such as "mse", a loss of torch.nn such as'),
+        (3, 'loss must be a name such as "mse", or a loss of torch.nn such as'),
     ],
 )
 def test_what_is_no_sum_over_samples_is_refused(given: object, sentence: str) -> None:

@@ -15,6 +15,7 @@ from fedkeel.errors import DataError, FedkeelError, InputError
 from fedkeel.pages.document import Part, page, parts_of
 from fedkeel.pages.facts import short_names
 from fedkeel.pages.markup import Markup, inner, table, tag
+from fedkeel.pages.pictures import NARROW
 from fedkeel.pages.style import style
 from fedkeel.plots.kinds import KINDS
 from tests.plots import made, real
@@ -68,6 +69,26 @@ def test_a_run_that_is_there_twice_is_told_by_name(runs: Path, tmp_path: Path) -
     told = "once-more is left out: it has the settings and the seed 0 of fedavg-mnist5k-seed0, which comes first."
     assert told in text
     assert str(tmp_path) not in text
+
+
+def test_pictures_are_laid_out_for_narrow_screens_too(runs: Path, found: Page) -> None:
+    """What a telephone would shrink is there twice, and the style sheet shows one of them; names inside are unique."""
+    text = (runs / "report.html").read_text(encoding="utf-8")
+    widths = [
+        (way, float(width))
+        for way, width in re.findall(r'<div class="picture ?([\w-]*)"><svg .*?\bwidth="([\d.]+)"', text)
+    ]
+    wide = [width for way, width in widths if way == "on-wide"]
+    narrow = [width for way, width in widths if way == "on-narrow"]
+    assert len(wide) == len(narrow) >= 6
+    assert min(wide) > NARROW
+    assert max(narrow) < 1.1 * NARROW
+    assert all(width <= NARROW for way, width in widths if not way)
+    names = re.findall(r'\bid="([^"]+)"', text)
+    assert len(set(names)) == len(names)
+    by_screen = re.search(r"@media \(max-width: 640px\) \{(.*?)\n\}", style(), re.DOTALL)
+    assert by_screen is not None
+    assert ".on-wide { display: none; }" in by_screen[1]
 
 
 def test_it_names_no_folder_of_the_machine(runs: Path, found: Page) -> None:

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -423,3 +424,27 @@ def test_read_only_has_no_buttons(folder: Path) -> None:
 def test_the_list_does_not_wait_for_torch() -> None:
     code = "import sys, fedkeel.ui.serve; sys.exit(bool({'torch', 'altair', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=pages.HERE.parents[1], check=False).returncode == 0
+
+
+def test_runs_without_accuracy_are_compared_by_their_losses(tmp_path: Path) -> None:
+    """Under the squared error no answer is right or wrong."""
+    x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    (tmp_path / "sites").mkdir()
+    np.savez(tmp_path / "sites" / "one.npz", x=x, y=x[:, 0])
+    table: dict[str, Any] = {
+        "data": {"name": str(tmp_path / "sites"), "targets": "real"},
+        "model": {"name": "logistic", "loss": "mse"},
+        "training": {"rounds": 2, "steps": 1},
+        "run": {"executor": "serial"},
+    }
+    for seed in (0, 1):
+        [one] = config.expand(table | {"seed": seed}, [])
+        api.run(one, tmp_path / "runs" / str(seed))
+    with client_of(site_of(tmp_path / "runs")) as client:
+        query = "&".join(f"run={key}" for key in keys(client).values())
+        page = text_of(client, f"/compare?{query}")
+        assert "has no test accuracy" in page
+        assert "nan" not in re.sub(r"<[^>]*>", "", page).lower()
+        picture = client.get(f"/compare.svg?{query}")
+    assert picture.status_code == 200
+    assert "test loss" in picture.text
