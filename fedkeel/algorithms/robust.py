@@ -60,10 +60,11 @@ def geometric_median(rows: Tensor) -> Tensor:
     scale = median_low(distances)
     if scale == 0:
         return z
+    rounding = 2 * torch.finfo(rows.dtype).eps * float(torch.linalg.vector_norm(z, dtype=torch.float64))
     for _ in range(WEISZFELD_STEPS):
         pulls = torch.tensor([1 / max(distance, SMOOTHING * scale) for distance in distances], dtype=torch.float64)
         before, z = z, _weighted(rows, (pulls / pulls.sum()).tolist())
-        if float(torch.linalg.vector_norm(z - before)) <= SETTLED * scale:
+        if float(torch.linalg.vector_norm(z - before)) <= max(SETTLED * scale, rounding):
             break
         distances = _distances(rows, z)
     return z

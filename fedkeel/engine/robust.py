@@ -24,7 +24,7 @@ from fedkeel.errors import InputError, invalid
 def resistant(robust: Robust, uploads: Uploads, seed: int, t: int) -> Uploads:
     """The uploads of round t (from 0) with the robust estimate in the place of every client's."""
     n = len(uploads.clients.ids)
-    order: Sequence[int] = generator(seed, Purpose.BUCKETS, t).permutation(n).tolist() if robust.bucket > 1 else ()
+    order: Sequence[int] = generator(seed, Purpose.BUCKETS, t).permutation(n).tolist() if robust.bucket else ()
     values = {name: _estimate(robust, name, value, order) for name, value in uploads.message.items()}
     message = Message(**{name: value.expand(n, *value.shape) for name, value in values.items()})
     return replace(uploads, message=message, clients=uploads.clients.as_equals(), losses_at=_no_losses)
@@ -63,13 +63,13 @@ def check_cohort(robust: Robust, training: Training, N: int) -> None:
         got = f"{most} of {N} clients" if exact else f"{N} clients"
         raise InputError(
             f"robust.rule must have at least {needs(robust)} in a round, got {got}; take a smaller f"
-            f"{' or bucket' if robust.bucket > 1 else ''}, or more clients."
+            f"{' or bucket' if robust.bucket else ''}, or more clients."
         )
 
 
 def needs(robust: Robust) -> str:
     """How many uploads a rule needs, and why."""
-    grouped = f" in buckets of {robust.bucket}" if robust.bucket > 1 else ""
+    grouped = f" in buckets of {robust.bucket}" if robust.bucket else ""
     return f"{robust.least} uploads for {robust.rule} with f = {robust.f}{grouped}"
 
 
@@ -98,7 +98,7 @@ def _estimate(robust: Robust, name: str, value: Tensor, order: Sequence[int]) ->
     if not value.is_floating_point():
         raise InputError(f"a robust rule takes means, but value {name} of the uploads is {value.dtype}; send numbers.")
     rows = value.reshape(len(value), -1)
-    rows = buckets(rows, order, robust.bucket) if robust.bucket > 1 else rows
+    rows = buckets(rows, order, robust.bucket) if robust.bucket else rows
     return RULES[robust.rule].estimate(rows, robust.f, robust.radius).reshape(value.shape[1:])
 
 

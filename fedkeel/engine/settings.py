@@ -183,7 +183,11 @@ class Robust(Settings):
         None, description="robust rule in the place of the server's mean; absent: the mean, which one client can spoil"
     )
     f: int | None = Field(None, ge=0, description="hostile uploads that a round must bear; give it with rule")
-    bucket: int = Field(1, ge=1, description="uploads that are averaged at random before the rule is applied; 1: none")
+    bucket: int | None = Field(
+        None,
+        ge=2,
+        description="so many uploads, drawn at random, are averaged before the rule is applied; absent: none",
+    )
     radius: float | None = Field(
         None,
         gt=0,
@@ -195,7 +199,7 @@ class Robust(Settings):
     def _heard(self) -> Robust:
         if self.rule is None:
             for name in ("f", "bucket", "radius"):
-                if getattr(self, name) != type(self).model_fields[name].default:
+                if getattr(self, name) is not None:
                     raise ValueError(f"given without {name}, which has no effect without a rule")
         elif self.f is None:
             raise ValueError("given f, the hostile uploads that a round must bear")
@@ -208,4 +212,4 @@ class Robust(Settings):
         """The fewest uploads of a round with which the rule bears f hostile ones, each of which may spoil a bucket."""
         if self.rule is None or self.f is None:
             return 1
-        return (RULES[self.rule].least(self.f) - 1) * self.bucket + 1
+        return (RULES[self.rule].least(self.f) - 1) * (self.bucket or 1) + 1

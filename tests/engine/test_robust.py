@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -52,12 +53,19 @@ class Hostile(FedAvg):
     params: Params
 
     class Params(FedAvg.Params):
-        attack: Literal["none", "far", "opposite", "nan"] = Field("far", description="what the hostile ones send")
+        attack: Literal["none", "far", "opposite", "largest", "nan"] = Field(
+            "far", description="what the hostile ones send"
+        )
 
     def finish(self, local: Local, y: Tensor) -> tuple[Message, State]:
         kind = self.params.attack
         if kind != "none":
-            sent = {"far": 1e6 * torch.ones_like(y), "opposite": local.w - 8 * (y - local.w), "nan": y * math.nan}[kind]
+            sent = {
+                "far": torch.full_like(y, 1e6),
+                "opposite": local.w - 8 * (y - local.w),
+                "largest": torch.full_like(y, torch.finfo(y.dtype).max),
+                "nan": torch.full_like(y, math.nan),
+            }[kind]
             bad = torch.tensor([client in BAD for client in local.clients.ids])
             y = torch.where(bad.unsqueeze(1), sent, y)
         return Message(y=y), local.client
@@ -89,7 +97,7 @@ def test_three_hostile_clients_of_ten_spoil_the_mean(attack: str, ten: Federatio
     assert trained(ten, attack).accuracy < clean - 0.2
 
 
-@pytest.mark.parametrize("attack", ["far", "opposite", "nan"])
+@pytest.mark.parametrize("attack", ["far", "opposite", "largest", "nan"])
 @pytest.mark.parametrize("rule", RULES)
 def test_with_a_robust_rule_they_do_not(rule: str, attack: str, ten: Federation, clean: float) -> None:
     """Whoever sends what is not finite is left out before, and Krum has only seven uploads: f = 2 then. What Krum takes
@@ -110,6 +118,13 @@ def test_every_executor_has_the_same_rule(executor: str, ten: Federation, clean:
     if executor == "pool":
         assert torch.equal(serial.state.server.w, other.state.server.w)
     assert other.accuracy == pytest.approx(serial.accuracy, abs=0.01)
+
+
+def test_a_run_with_numbers_beyond_measure_is_kept_and_read(ten: Federation, tmp_path: Path) -> None:
+    """The distances of such uploads from the model are no float32."""
+    trained(ten, "largest", {"rule": "median", "f": 3}, directory=tmp_path)
+    with closing(Store.reading(tmp_path)) as store:
+        assert [math.isinf(one.drift) for one in store.history().rounds] == [True] * 4
 
 
 def test_a_resumed_run_has_the_bits_of_one_that_was_not(ten: Federation, tmp_path: Path) -> None:
@@ -337,11 +352,11 @@ def test_too_few_clients_are_refused_before_the_first_round(
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("bucket", [1, 3])
-def test_the_fewest_uploads_are_just_enough_buckets(rule: str, bucket: int) -> None:
+@pytest.mark.parametrize("bucket", [None, 3])
+def test_the_fewest_uploads_are_just_enough_buckets(rule: str, bucket: int | None) -> None:
     """⌈n/s⌉ buckets, of which f may be spoilt: one upload less would be one bucket less."""
-    robust = Robust(rule=rule, f=2, bucket=bucket)  # type: ignore[arg-type]
-    assert -(-robust.least // bucket) == RULES[rule].least(2) == -(-(robust.least - 1) // bucket) + 1
+    robust, s = Robust(rule=rule, f=2, bucket=bucket), bucket or 1  # type: ignore[arg-type]
+    assert -(-robust.least // s) == RULES[rule].least(2) == -(-(robust.least - 1) // s) + 1
 
 
 def test_a_round_that_too_few_answer_is_not_closed(ten: Federation, tmp_path: Path) -> None:
@@ -380,6 +395,11 @@ def test_the_setting_names_every_rule() -> None:
 def test_settings_without_sense_are_refused(robust: dict[str, Any], sentence: str, ten: Federation) -> None:
     with pytest.raises(InputError, match=sentence):
         trained(ten, "none", robust)
+
+
+def test_without_a_rule_the_settings_of_a_run_have_no_new_field() -> None:
+    """Runs of before are compared with runs of now field by field, as written."""
+    assert tomllib.loads(config.dump(config.Experiment()))["robust"] == {}
 
 
 def test_a_number_that_is_not_finite_must_not_stop_the_run(ten: Federation) -> None:
