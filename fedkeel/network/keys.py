@@ -13,10 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization.ssh import load_ssh_public_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedkeel.errors import DataError
 
 EARLY = datetime.timedelta(hours=1)
 """Certificates are valid so long before they are made: clocks differ."""
@@ -69,6 +73,25 @@ def site_key() -> tuple[bytes, bytes]:
 def private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
     """A key as PEM."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def check_public(path: Path, content: bytes) -> None:
+    """Refuse what is no public key of a site."""
+    try:
+        key = load_ssh_public_key(content)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise DataError(f"{path} is no public key in OpenSSH's form: {error}.") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise DataError(f"{path} is no public key of the kind EC, as fedkeel network init makes it.")
+
+
+def check_certificates(*paths: Path) -> None:
+    """Refuse files that hold no certificate."""
+    for path in paths:
+        try:
+            x509.load_pem_x509_certificate(path.read_bytes())
+        except ValueError as error:
+            raise DataError(f"{path} is no certificate: {error}.") from None
 
 
 def write_private(path: Path, content: bytes) -> None:

@@ -7,6 +7,7 @@ network/sites/client-3/        what site 3 needs: its key, the authority's certi
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import secrets
 import tomllib
@@ -28,10 +29,11 @@ from fedkeel.runs.atomic import replacing
 MOST_SITES = 10_000
 AUTHORITY_DAYS = 3650
 """For which an authority is valid at least: certificates are renewed, it is not."""
+MOST_DAYS = 36_500
 SETTINGS = "network.toml"
 SITE = "site.toml"
 S = TypeVar("S", bound=BaseModel)
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
 class ServerSettings(BaseModel):
@@ -97,8 +99,10 @@ class ServerPlace:
         found = {}
         for path in (self.folder / "clients").glob("client-*.pub"):
             number = path.stem.removeprefix("client-")
-            if number.isdecimal():
-                found[int(number)] = path.read_bytes().strip()
+            if not re.fullmatch("0|[1-9][0-9]{0,8}", number):
+                raise DataError(f"{path} is the key of no client: its name must be client-3.pub or the like.")
+            found[int(number)] = path.read_bytes().strip()
+            keys.check_public(path, found[int(number)])
         if sorted(found) != list(range(len(found))) or not found:
             raise DataError(
                 f"{self.folder / 'clients'} must hold client-0.pub, client-1.pub, … without a gap, got "
@@ -114,6 +118,7 @@ class ServerPlace:
         """The folder of a server, as ``fedkeel network init`` has made it."""
         place = cls(folder, _read(folder / SETTINGS, ServerSettings, "the folder of a server"))
         _require(place.authority, place.certificate, place.key, place.secret)
+        keys.check_certificates(place.authority, place.certificate)
         place.public_keys()
         return place
 
@@ -143,6 +148,7 @@ class SitePlace:
         """The folder of a site, as ``fedkeel network init`` has made it."""
         place = cls(folder, _read(folder / SITE, SiteSettings, "the folder of a site"))
         _require(place.authority, place.key)
+        keys.check_certificates(place.authority)
         return place
 
 
@@ -150,9 +156,14 @@ def make(folder: Path, sites: int, hosts: Sequence[str], port: int, link_port: i
     """A new network: an authority, a server and so many sites, each in a folder that can be carried to its machine."""
     if not 1 <= sites <= MOST_SITES:
         raise invalid("--sites", f"a number from 1 to {MOST_SITES:,}", sites)
-    for host in hosts:
-        if not _HOST.fullmatch(host) or len(host) > 253:
+    for host in hosts or [""]:
+        if not _is_host(host):
             raise invalid("--host", "a host name or an address, without a port", host)
+    for name, number in (("--port", port), ("--link-port", link_port)):
+        if not 1 <= number <= 65535:
+            raise invalid(name, "a number from 1 to 65,535", number)
+    if not 1 <= days <= MOST_DAYS:
+        raise invalid("--days", f"a number from 1 to {MOST_DAYS:,}", days)
     if port == link_port:
         raise invalid("--port", f"another one than Flower's own ({link_port})", port)
     if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
@@ -221,6 +232,14 @@ def renew_site(folder: Path, client: int) -> Path:
     return new / "site.key"
 
 
+def _is_host(host: str) -> bool:
+    """Whether something is a name or an address, without a port; an address with colons is one of IPv6."""
+    try:
+        return "%" not in host and bool(ipaddress.ip_address(host))
+    except ValueError:
+        return bool(_HOST.fullmatch(host)) and len(host) <= 253
+
+
 def _bare(public: bytes) -> bytes:
     """A public key without its comment."""
     return b" ".join(public.split()[:2])
@@ -233,7 +252,7 @@ def _read(path: Path, kind: type[S], what: str) -> S:
         raise DataError(f"{path.parent} is not {what}: it has no {path.name}; see fedkeel network init.") from None
     except ValidationError as error:
         raise sentence(path.name, kind, error) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}.") from None
 
 
