@@ -53,6 +53,7 @@ LARGEST_REQUEST = 16 << 20
 WINDOW = 60.0
 KEY, SIGNATURE, TIME = "flwr-public-key", "flwr-signature", "flwr-timestamp"
 """Headers of Flower's, by which a site proves in every request who it is."""
+MOST_KEYS = 100_000
 _HOP = {"host", "content-length", "connection", "transfer-encoding", "content-encoding", "keep-alive", "server", "date"}
 
 
@@ -65,14 +66,14 @@ class Allowance:
 
     def take(self, who: str, count: int, now: float) -> bool:
         """Whether somebody may send so many bytes more; if so, they are counted."""
+        if len(self._sent) > MOST_KEYS:  # strangers with a new key each time
+            self._sent = {name: seen for name, seen in self._sent.items() if seen and now - seen[-1][0] <= WINDOW}
         past = self._sent.setdefault(who, deque())
         while past and now - past[0][0] > WINDOW:
             past.popleft()
         if sum(size for _, size in past) + count > self.most:
             return False
         past.append((now, count))
-        if len(self._sent) > 100_000:  # strangers with a new key each time
-            self._sent = {name: seen for name, seen in self._sent.items() if seen and now - seen[-1][0] <= WINDOW}
         return True
 
 
@@ -130,7 +131,9 @@ def app(place: ServerPlace, largest: int) -> Starlette:
         kept = {name: value for name, value in found.headers.items() if name.lower() not in _HOP}
         return Response(found.content, found.status_code, kept)
 
-    return Starlette(routes=[Route(FLEET + "{call}", passed_on, methods=["POST"])], lifespan=lifespan)
+    gate = Starlette(routes=[Route(FLEET + "{call}", passed_on, methods=["POST"])], lifespan=lifespan)
+    gate.router.redirect_slashes = False  # a path is one of ours as it stands, or none
+    return gate
 
 
 def _who(headers: Mapping[str, str], known: Mapping[bytes, object]) -> str | None:
