@@ -44,11 +44,15 @@ class ClientHalf:
         try:
             body = self._site(letter).reply(letter.request)
         except FedkeelError as error:
-            body = reply_to_bytes(Refusal(self.client, _round_of(letter.request), str(error)))
-        except Exception as error:  # no room for a model, for one: the server has to hear of it, and this site to go on
-            reason = f"{type(error).__name__}: {error}"
-            body = reply_to_bytes(Refusal(self.client, _round_of(letter.request), reason))
+            body = self._refused(letter, str(error))
+        except Exception as error:  # whatever it is, the server has to hear of it, and this client to go on
+            body = self._refused(letter, f"{type(error).__name__}: {error}")
         return Reply(letter.nonce, body=body).to_bytes()
+
+    def _refused(self, letter: Letter, reason: str) -> bytes:
+        asked = request_from_bytes(letter.request, self.largest)
+        t = asked.t if isinstance(asked, Question) else asked.round.t
+        return reply_to_bytes(Refusal(self.client, t, reason))
 
     def _site(self, letter: Letter) -> Site:
         if letter.data != self.data.digest:
@@ -73,8 +77,3 @@ class ClientHalf:
         ]
         memory = SiteMemory(self.memory, self.client)
         return Site(description.run, self.client, equipment, samples, memory, tests[0], tests[1], self.largest)
-
-
-def _round_of(request: bytes) -> int:
-    asked = request_from_bytes(request)
-    return asked.t if isinstance(asked, Question) else asked.round.t
