@@ -271,7 +271,7 @@ def train(
     seed = check_seed("seed", seed)
     chosen = as_algorithm(algorithm, params)
     settings, enough = _until(_training(chosen, training), until)
-    check_batches(settings, data)
+    check_batches(settings, int(data.sizes.max()))
     if not isinstance(faults, Faults):
         faults = checked("faults", Faults, {} if faults is None else faults)
     if not isinstance(robust, Robust):

@@ -91,7 +91,7 @@ def make_simulation(
 ) -> Simulation:
     """Everything that an experiment names, put together."""
     federation = federation or make_federation(experiment, data_dir)
-    check_batches(experiment.training, federation)
+    check_batches(experiment.training, int(federation.sizes.max()))
     check_measured(experiment.measure, federation)
     model_seed = experiment.seed if experiment.model.seed is None else experiment.model.seed
     device = devices.find(experiment.run.device)

@@ -104,9 +104,11 @@ def check_measured(measure: Measuring, federation: Federation) -> None:
         raise invalid("measure.clients", f"at most the {federation.N} clients that there are", measure.clients, hint)
 
 
-def check_batches(training: Training, federation: Federation) -> None:
-    """Refuse ``drop_last`` where no client has more than one batch, which is then used, whole or not."""
-    largest = int(federation.sizes.max())
+def check_batches(training: Training, largest: int) -> None:
+    """Refuse ``drop_last`` where no client has more than one batch, which is then used, whole or not.
+
+    ``largest`` is the number of samples of the client that has most.
+    """
     if training.drop_last and largest <= training.batch_size:
         hint = "A client with one incomplete batch uses it, so that nothing would be left out; take smaller batches."
         allowed = f"false where every client has a single batch (at most {largest} samples, in batches of "

@@ -21,9 +21,9 @@ from fedkeel.data.dataset import Array, Dataset, Federation, Split
 from fedkeel.data.digest import digest, digests
 from fedkeel.data.npz import read_npz
 from fedkeel.data.own import as_split
-from fedkeel.data.sources import SITES
+from fedkeel.data.sources import SITES, brings_clients
 from fedkeel.data.transform import Transform
-from fedkeel.effects import check_effects
+from fedkeel.effects import check_batches, check_effects
 from fedkeel.engine.client import Equipment
 from fedkeel.engine.description import Description, ModelDescription
 from fedkeel.engine.fitting import check_on
@@ -152,6 +152,7 @@ def make_rounds(
     algorithm = algorithm_class(experiment.algorithm.name, allow_plugins)(**experiment.algorithm_params())
     schedule = RandomSchedule(training, seed)
     sizes = torch.tensor([one.samples for one in facts.values()])
+    check_batches(training, int(sizes.max()))
     average = -(-int(sizes.sum()) // len(sizes))
     problem = Problem(task.w0, task.layout, sizes, training.local_steps(average), task.b0)
     layout, robust = task.buffer_layout, experiment.robust
@@ -216,6 +217,8 @@ def _held(experiment: Experiment, facts: dict[int, Facts], data_dir: Path | None
 def _check_shares(federation: Federation, facts: dict[int, Facts]) -> None:
     """Refuse sites that hold anything but their share of the data that the experiment names."""
     name = federation.dataset.name
+    if len(facts) != federation.N and brings_clients(name):
+        raise InputError(f"{name} comes with {federation.N} clients, but the network has {len(facts)} sites.")
     if len(facts) != federation.N:
         raise InputError(
             f"partition.clients must be the number of sites, {len(facts)}, got {federation.N}; where sites hold data "
