@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from fedkeel import config
+from fedkeel import build, config
 from fedkeel.cli import experiments
 from fedkeel.cli.experiments import Options
 from fedkeel.cli.main import print_json
 from fedkeel.cli.screen import Life, headline, say, show_table
+from fedkeel.data.sources import SITES, brings_clients
 from fedkeel.engine.sites import SiteRounds
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, invalid
 from fedkeel.network import flower, places
 from fedkeel.network.children import Children
 from fedkeel.network.places import ServerPlace
-from fedkeel.network.run import NetworkRun, Terms
+from fedkeel.network.run import NetworkRun, Terms, check_experiment
 from fedkeel.network.run import run as run_over_sites
 from fedkeel.network.server import free_port, place_of
 from fedkeel.network.site import module_of
@@ -43,6 +45,7 @@ def run_all(
 ) -> None:
     """Run every experiment that a file stands for over the sites of a network."""
     module = None if model is None else module_of(model)
+    _checked(path, settings, options, wait, deadline, quorum)
     place = place_of(network)
     flower.prepare(place.flower)
     from fedkeel.network.flower_link import GridTransport, Link
@@ -86,6 +89,19 @@ def run_all(
         link.close()
 
 
+def _checked(
+    path: Path, settings: list[str], options: Options, wait: float, deadline: float, quorum: float
+) -> list[config.Experiment]:
+    """The experiments of a file; what cannot be run over sites is refused before anything is started."""
+    for name, value in (("--wait", wait), ("--deadline", deadline), ("--quorum", quorum)):
+        if not math.isfinite(value):
+            raise invalid(name, "a finite number", value)
+    found = config.read(path, settings, options.allow_plugins)
+    for one in found:
+        check_experiment(one, options.allow_plugins)
+    return found
+
+
 def identity(rounds: SiteRounds) -> list[str]:
     """What runs, in a few words each."""
     training = rounds.training
@@ -110,8 +126,15 @@ def run_locally(
 ) -> None:
     """Start a server and sites on this machine, run over them, and end every process that was started."""
     flower.require()
-    first = config.read(path, settings, options.allow_plugins)[0]
-    if first.partition.clients != sites:
+    first = _checked(path, settings, options, wait, deadline, quorum)[0]
+    if first.data.name == SITES:
+        hint = "Name a data set that can be dealt to the sites; those of a real network hold their own."
+        raise invalid("data.name", "another one for `network local`", SITES, hint)
+    if brings_clients(first.data.name):
+        held = build.make_federation(first, options.data_dir).N
+        if held != sites:
+            raise InputError(f"{first.data.name} comes with {held} clients, got {sites} sites; give --sites {held}.")
+    elif first.partition.clients != sites:
         raise InputError(
             f"partition.clients must be the number of sites, {sites}, got {first.partition.clients}; set it with "
             f"--set partition.clients={sites}, or give --sites {first.partition.clients}."
