@@ -121,6 +121,15 @@ def test_what_has_no_effect_over_sites_is_refused(fields: dict[str, Any], senten
         check_experiment(experiment(**fields))
 
 
+def test_batches_that_cannot_be_dropped_are_refused_as_in_a_simulation(tmp_path: Path) -> None:
+    one = experiment(training__drop_last=True, training__batch_size=20)
+    for start in (simulated, lambda e, d: over_sites(e, d, Memory(shares(e), tmp_path / "sites"))):
+        with pytest.raises(
+            InputError, match=r"training\.drop_last must be false where every client has a single batch"
+        ):
+            start(one, tmp_path / "run")
+
+
 # ------------------------------------------------------------------------------------------------------------- resume
 
 
@@ -343,8 +352,11 @@ def test_a_run_goes_on_without_a_site_that_is_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [4, 6])
-def test_as_many_sites_as_the_partition_has_clients(number: int, tmp_path: Path) -> None:
+def test_as_many_sites_as_there_are_clients(number: int, tmp_path: Path) -> None:
     one = experiment()
     data = [*shares(one), shares(one)[0]][:number]
-    with pytest.raises(InputError, match=f"partition.clients must be the number of sites, {number}, got 5"):
+    with pytest.raises(InputError, match=f"synthetic_feddyn comes with 5 clients, but the network has {number} sites"):
         over_sites(one, tmp_path / "far", Memory(data, tmp_path / "sites"), clients=number)
+    dealt = experiment(data={"name": "mnist5k", "samples": 60}, partition={"clients": 5, "rule": "iid"})
+    with pytest.raises(InputError, match=f"partition.clients must be the number of sites, {number}, got 5"):
+        over_sites(dealt, tmp_path / "far", Memory(data, tmp_path / "sites"), clients=number)
