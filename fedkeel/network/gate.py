@@ -53,7 +53,6 @@ LARGEST_REQUEST = 16 << 20
 WINDOW = 60.0
 KEY, SIGNATURE, TIME = "flwr-public-key", "flwr-signature", "flwr-timestamp"
 """Headers of Flower's, by which a site proves in every request who it is."""
-MOST_KEYS = 100_000
 _HOP = {"host", "content-length", "connection", "transfer-encoding", "content-encoding", "keep-alive", "server", "date"}
 
 
@@ -66,8 +65,6 @@ class Allowance:
 
     def take(self, who: str, count: int, now: float) -> bool:
         """Whether somebody may send so many bytes more; if so, they are counted."""
-        if len(self._sent) > MOST_KEYS:  # strangers with a new key each time
-            self._sent = {name: seen for name, seen in self._sent.items() if seen and now - seen[-1][0] <= WINDOW}
         past = self._sent.setdefault(who, deque())
         while past and now - past[0][0] > WINDOW:
             past.popleft()
@@ -93,6 +90,7 @@ class Traffic:
             self.write()
 
     def write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(self.path) as temporary:
             temporary.write_text(json.dumps({"up": self.up, "down": self.down}), encoding="utf-8")
 

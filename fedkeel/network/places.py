@@ -211,8 +211,7 @@ def renew_server(folder: Path, days: int) -> None:
         (place.key, keys.private_bytes(key)),
         (place.certificate, certificate.public_bytes(Encoding.PEM)),
     ):
-        with replacing(path) as temporary:
-            temporary.chmod(0o600)
+        with replacing(path) as temporary:  # which hands the permissions on
             temporary.write_bytes(content)
 
 
@@ -224,9 +223,8 @@ def renew_site(folder: Path, client: int) -> Path:
     private, public = keys.site_key()
     new = folder / "sites" / f"client-{client}-new-key"
     new.mkdir(parents=True, mode=0o700, exist_ok=True)
-    with replacing(new / "site.key") as temporary:
-        temporary.chmod(0o600)
-        temporary.write_bytes(private)
+    (new / "site.key").unlink(missing_ok=True)
+    keys.write_private(new / "site.key", private)
     with replacing(place.folder / "clients" / f"client-{client}.pub") as temporary:
         temporary.write_bytes(public + b"\n")
     return new / "site.key"

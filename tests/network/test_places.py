@@ -6,6 +6,7 @@ import datetime
 import ipaddress
 import re
 import ssl
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +91,36 @@ def test_the_authority_signs_the_server_and_nothing_below_it(made: Path) -> None
 
 def test_certificates_are_valid_from_an_hour_ago_for_the_days_asked(made: Path) -> None:
     now = datetime.datetime.now(datetime.UTC)
-    for name in ("ca.crt", "server.crt"):
+    for name, days in (("ca.crt", places.AUTHORITY_DAYS), ("server.crt", 30)):
         found = certificate(made / "server" / name)
         assert datetime.timedelta(0) < now - found.not_valid_before_utc - keys.EARLY < datetime.timedelta(hours=1)
-        assert datetime.timedelta(days=29) < found.not_valid_after_utc - now <= datetime.timedelta(days=30)
+        assert datetime.timedelta(days=days - 1) < found.not_valid_after_utc - now <= datetime.timedelta(days=days)
+
+
+def test_a_renewed_certificate_is_one_of_the_same_authority(tmp_path: Path) -> None:
+    made = network(tmp_path / "network", 2)
+    before = certificate(made / "server" / "server.crt")
+    places.renew_server(made, 50)
+    after = certificate(made / "server" / "server.crt")
+    assert after.serial_number != before.serial_number
+    assert after.not_valid_after_utc - before.not_valid_after_utc > datetime.timedelta(days=19)
+    assert shaken(made, made, "localhost")
+    assert stat.S_IMODE((made / "server" / "server.key").stat().st_mode) == 0o600
+    (made / "ca.key").unlink()
+    with pytest.raises(DataError, match=r"ca.key cannot be read"):
+        places.renew_server(made, 50)
+
+
+def test_a_renewed_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    made = network(tmp_path / "network", 2)
+    before = ServerPlace.at(made / "server").public_keys()
+    path = places.renew_site(made, 1)
+    after = ServerPlace.at(made / "server").public_keys()
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(InputError, match="a client of the network, 0 to 1"):
+        places.renew_site(made, 2)
 
 
 def test_a_tls_client_believes_the_server_under_its_names_only(made: Path, tmp_path: Path) -> None:

@@ -118,7 +118,10 @@ def test_another_machine_is_noted_and_warned_of_once(field: str, tmp_path: Path)
 def test_groups_are_those_of_the_start_however_many_cores_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Begun on three cores, resumed on one, on two and on eight: the bits of a run that stayed on three."""
+    """Begun on three cores, resumed on one, on two and on eight: groups and bits of a run that stayed on three.
+
+    Whether other groups give other bits depends on the processor: on some they do not with so small a model.
+    """
     monkeypatch.setattr(pool, "cores", lambda: 3)
     whole = run(tmp_path / "whole", 4)
     run(tmp_path / "moved", 1)
@@ -127,8 +130,9 @@ def test_groups_are_those_of_the_start_however_many_cores_there_are(
         moved = run(tmp_path / "moved", rounds, resume=True)
     assert moved == whole
     assert events(tmp_path / "moved") == []
-    elsewhere = run(tmp_path / "elsewhere", 4)
-    assert elsewhere != whole, "groups of two workers should have shown other bits"
+    run(tmp_path / "elsewhere", 4)
+    lanes = [json.loads(meta(tmp_path / name, machine.KEY))["lanes"] for name in ("whole", "moved", "elsewhere")]
+    assert lanes == [3, 3, 2]
 
 
 def test_workers_that_are_asked_for_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
