@@ -28,12 +28,16 @@ PATIENCE = 180.0
 class Network:
     """Starts and ends the processes of one network."""
 
-    def __init__(self, folder: Path, sites: int = 3) -> None:
+    def __init__(self, folder: Path, sites: int = 3, host: str = "127.0.0.1") -> None:
         self.folder = folder
         self.sites = sites
         self.network = folder / "network"
+        self.host = host
         self.port, self.link_port = free_port(), free_port()
-        places.make(self.network, sites, ["127.0.0.1"], self.port, self.link_port, days=1)
+        places.make(self.network, sites, [host], self.port, self.link_port, days=1)
+        self.at_server: list[str] = []
+        self.at_sites: list[str] = []
+        """Words before the commands of either side, such as ``ip netns exec NAME``."""
         self.children = Children(folder / "logs")
         self.pids: dict[str, int] = {}
         self.seen: set[int] = set()
@@ -53,16 +57,19 @@ class Network:
         self.seen.add(self.pids[name])
 
     def server(self) -> None:
-        self.start("server", [*FEDKEEL, "network", "server", str(self.network / "server"), "--bind", "127.0.0.1"])
+        command = [*FEDKEEL, "network", "server", str(self.network / "server"), "--bind", self.host]
+        self.start("server", [*self.at_server, *command])
 
     def site(self, client: int, data: Path | str, *more: str) -> None:
         folder = self.network / "sites" / f"client-{client}"
-        self.start(f"client-{client}", [*FEDKEEL, "network", "site", str(folder), "--data", str(data), *more])
+        command = [*FEDKEEL, "network", "site", str(folder), "--data", str(data), *more]
+        self.start(f"client-{client}", [*self.at_sites, *command])
 
     def run(self, name: str, experiment: Path, *more: str) -> None:
         """Start a run; ``result`` waits for it."""
         out = ["--out", str(self.folder / "runs"), "--network", str(self.network), "--json"]
-        self.start(name, [*FEDKEEL, "network", "run", str(experiment), *out, "--wait", f"{PATIENCE:g}", *more])
+        command = [*FEDKEEL, "network", "run", str(experiment), *out, "--wait", f"{PATIENCE:g}", *more]
+        self.start(name, [*self.at_server, *command])
 
     def up(self, experiment: Path) -> None:
         """A server and all sites, each with its share of an experiment."""

@@ -8,6 +8,7 @@ import signal
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,51 @@ def test_late_data_and_broken_connections_change_no_bit(net: Network) -> None:
         assert net.result("run") == 0, net.log("run")
         assert weather.broken > 0
     assert same_bits(trained(run_of(net)), simulated(file, net.folder))
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[str, str]]:
+    """Two hosts of a network of their own, 10.207.0.1 and 10.207.0.2, by the names of their namespaces."""
+    here, there = f"fk-server-{os.getpid()}", f"fk-site-{os.getpid()}"
+    steps = [
+        f"netns add {here}",
+        f"netns add {there}",
+        f"link add fk-a netns {here} type veth peer name fk-b netns {there}",
+        f"-n {here} addr add 10.207.0.1/30 dev fk-a",
+        f"-n {there} addr add 10.207.0.2/30 dev fk-b",
+        f"-n {here} link set lo up",
+        f"-n {there} link set lo up",
+        f"-n {here} link set fk-a up",
+        f"-n {there} link set fk-b up",
+    ]
+    try:
+        for step in steps:
+            try:
+                subprocess.run(["ip", *step.split()], check=True, capture_output=True)
+            except (OSError, subprocess.CalledProcessError):
+                pytest.skip("network namespaces cannot be made here: they need iproute2 and the rights of root")
+        yield here, there
+    finally:
+        for name in (here, there):
+            with suppress(OSError):
+                subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+@long
+def test_two_hosts_between_which_only_the_gate_is_open(tmp_path: Path, hosts: tuple[str, str]) -> None:
+    """Sites on one host, the server on another: the same bits; and from a site's host Flower itself is not reached."""
+    with Network(tmp_path, host="10.207.0.1") as net:
+        net.at_server, net.at_sites = (["ip", "netns", "exec", name] for name in hosts)
+        file = experiment(net.folder)
+        net.up(file)
+        net.run("run", file)
+        assert net.result("run") == 0, net.log("run")
+        assert same_bits(trained(run_of(net)), simulated(file, net.folder))
+        script = "import socket, sys; socket.create_connection(('10.207.0.1', int(sys.argv[1])), 5)"
+        for port, reached in ((net.port, True), (net.link_port, False)):
+            tried = [*net.at_sites, FEDKEEL[0], "-c", script, str(port)]
+            assert (subprocess.run(tried, check=False, capture_output=True).returncode == 0) == reached
+    assert net.left_behind() == []
 
 
 @long
