@@ -22,9 +22,12 @@ class Hostile(ClientHalf):
     """Tampers with every answer to a call."""
 
     trick = ""
+    called = False
+    """Whether the last letter was a call or a question; a greeting is answered as it should be."""
 
     def reply(self, data: bytes) -> bytes:
         letter = read_letter(data)
+        self.called = bool(letter.request)
         honest = super().reply(data)
         if not letter.request:
             return honest
@@ -62,15 +65,40 @@ def main() -> None:
     half = Hostile(client, site_data.read(experiment, client), place.memory)
     half.trick = trick
     node = SuperNode(place, client_app(half), print, threading.Event())
-    if trick == "sender":
-        send = node._send
+    send = node._send
 
-        def forged(reply: Any, seconds: float) -> None:
+    def forged(reply: Any, seconds: float) -> None:
+        if half.called and trick == "kind":
+            _send_a_record(node, reply)
+            return
+        if half.called and trick == "sender":
             reply.metadata.__dict__["_src_node_id"] = node._node.node_id + 1
-            send(reply, seconds)
+        send(reply, seconds)
 
-        node._send = forged  # type: ignore[method-assign]
+    node._send = forged  # type: ignore[method-assign]
     node.run()
+
+
+def _send_a_record(node: Any, reply: Any) -> None:
+    """Send something under the name of a message that is none."""
+    from flwr.app import ConfigRecord
+    from flwr.app.message import remove_content_from_message
+    from flwr.common.serde import message_to_proto
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf
+    from flwr.supercore.inflatable.inflatable_utils import push_objects
+
+    record = ConfigRecord({"x": 1})
+    reply.metadata.__dict__["_message_id"] = record.object_id
+    request = PushMessagesRequest(
+        node=node._node,
+        messages_list=[message_to_proto(remove_content_from_message(reply))],
+        message_object_trees=[get_object_tree(record)],
+    )
+    told = node._steady.PushMessages(request)
+    push = make_push_object_fn_protobuf(node._steady.PushObject, node._node, reply.metadata.run_id, told.session_id)
+    push_objects(get_all_nested_objects(record), push, object_ids_to_push=set(told.objects_to_push))
 
 
 if __name__ == "__main__":

@@ -222,6 +222,7 @@ def test_a_stranger_cannot_join(net: Network) -> None:
         ("client", "speaks for client"),
         ("round", "its answer is to round"),
         ("nonce", "does not repeat the number"),
+        ("kind", "is no message"),
         ("sender", ""),
         ("huge", ""),
     ],
