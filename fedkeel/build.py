@@ -33,8 +33,10 @@ def make_federation(experiment: Experiment, data_dir: Path | None = None) -> Fed
     check_data(experiment)
     data = experiment.data
     if data.name == SITES:
+        folder = f"; the folder is written ./{SITES}" if Path(SITES).is_dir() else ""
         raise InputError(
-            "data.name is 'sites': every site of a network holds its own data; run it with fedkeel network run."
+            f"data.name is {SITES!r}: every site of a network holds its own data; run it with fedkeel network run"
+            f"{folder}."
         )
     if is_path(data.name):
         return _held_out(from_npz_folder(Path(data.name), targets=data.targets or "labels"), experiment)

@@ -310,15 +310,18 @@ def test_only_files_are_read(tmp_path: Path, kind: str) -> None:
 
 def test_a_bare_name_is_never_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("mnist5k", "sites"):
+    for name in ("mnist5k", "farms", "sites"):
         (tmp_path / name).mkdir()
         np.savez(tmp_path / name / "0.npz", x=np.ones((4, 3), np.float32), y=np.array([0, 1, 0, 1]))
     (built_in,) = config.expand({"data": {"name": "mnist5k"}, "partition": {"clients": 5}}, [])
     assert build.make_federation(built_in).dataset.input_shape == (1, 28, 28)
     (folder,) = config.expand({"data": {"name": "./mnist5k"}}, [])
     assert build.make_federation(folder).dataset.input_shape == (3,)
-    with pytest.raises(InputError, match=r"no data set named 'sites'\. The folder is written \./sites\."):
-        config.expand({"data": {"name": "sites"}}, [])
+    with pytest.raises(InputError, match=r"no data set named 'farms'\. The folder is written \./farms\."):
+        config.expand({"data": {"name": "farms"}}, [])
+    (elsewhere,) = config.expand({"data": {"name": "sites"}}, [])
+    with pytest.raises(InputError, match=r"run it with fedkeel network run; the folder is written \./sites\."):
+        build.make_federation(elsewhere)
 
 
 def test_a_run_may_keep_a_part_of_the_samples(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def first_call(tmp_path: Path, algorithm: str = "scaffold") -> tuple[Memory, Let
     seen: list[Letter] = []
 
     class Kept(Memory):
-        def exchange(self, letters: Any) -> Any:
+        def exchange(self, letters: Any, within: float | None = None) -> Any:
             seen.append(read_letter(letters[2]))
             return super().exchange(letters)
 
