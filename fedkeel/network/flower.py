@@ -20,6 +20,8 @@ CONTENT = "letter"
 KIND = "query"
 """Flower's word for a message that is neither training nor evaluation of its own kind."""
 UNREACHABLE = (502, 503, 504)
+SHORT = 8 << 20
+"""Bytes of the longest letter that travels in one piece; the gate takes twice as much."""
 
 
 class NetworkError(FedkeelError):
@@ -60,18 +62,25 @@ def prepare(home: Path) -> None:
 
 
 def content(data: bytes) -> Any:
-    """Bytes as Flower carries them: an array of bytes, which it cuts into pieces of a few megabytes."""
-    from flwr.app import Array, ArrayRecord, RecordDict
+    """Bytes as Flower carries them: a short letter as one value, a long one as an array, which it cuts into pieces.
 
+    Every part of a message is a request of its own, there and back, and an array has two parts more.
+    """
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+    if len(data) <= SHORT:
+        return RecordDict({RECORD: ConfigRecord({CONTENT: data})})
     array = Array(dtype="uint8", shape=(len(data),), stype="fedkeel.letter", data=data)
     return RecordDict({RECORD: ArrayRecord({CONTENT: array})})
 
 
 def letter_in(message: Any) -> bytes:
     """The bytes that a message brings; ``NetworkError`` if it is none of ours."""
-    from flwr.app import ArrayRecord
+    from flwr.app import ArrayRecord, ConfigRecord
 
     record = message.content.get(RECORD) if message.has_content() else None
-    if not isinstance(record, ArrayRecord) or list(record) != [CONTENT]:
-        raise NetworkError("a message holds no letter of fedkeel's.")
-    return bytes(record[CONTENT].data)
+    if isinstance(record, ConfigRecord) and list(record) == [CONTENT] and isinstance(record[CONTENT], bytes):
+        return bytes(record[CONTENT])
+    if isinstance(record, ArrayRecord) and list(record) == [CONTENT]:
+        return bytes(record[CONTENT].data)
+    raise NetworkError("a message holds no letter of fedkeel's.")

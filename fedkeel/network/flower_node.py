@@ -57,7 +57,7 @@ from fedkeel.network.places import SitePlace
 
 HEARTBEAT = 10
 """Seconds between signs of life; Flower takes a node that missed two for gone."""
-SOON, LATER = 0.1, 2.0
+SOON, LATER = 0.2, 2.0
 """Seconds between two questions for messages: right after one, and when there was none for a while."""
 SHARE = 0.1
 """In between, the share of the time without a message that passes until the next question."""
