@@ -79,8 +79,9 @@ def letter_in(message: Any) -> bytes:
     from flwr.app import ArrayRecord, ConfigRecord
 
     record = message.content.get(RECORD) if message.has_content() else None
-    if isinstance(record, ConfigRecord) and list(record) == [CONTENT] and isinstance(record[CONTENT], bytes):
-        return bytes(record[CONTENT])
+    whole = record[CONTENT] if isinstance(record, ConfigRecord) and list(record) == [CONTENT] else None
+    if isinstance(whole, bytes):
+        return whole
     if isinstance(record, ArrayRecord) and list(record) == [CONTENT]:
         return bytes(record[CONTENT].data)
     raise NetworkError("a message holds no letter of fedkeel's.")
