@@ -20,6 +20,8 @@ CONTENT = "letter"
 KIND = "query"
 """Flower's word for a message that is neither training nor evaluation of its own kind."""
 UNREACHABLE = (502, 503, 504)
+PART = 0.05
+"""Seconds after which a part of a message is asked for again that was announced and is still on its way."""
 SHORT = 8 << 20
 """Bytes of the longest letter that travels in one piece; the gate takes twice as much."""
 

@@ -46,7 +46,7 @@ from flwr.superlink.grid import HttpGrid
 
 from fedkeel import __version__
 from fedkeel.engine.sites import Lost
-from fedkeel.network.flower import KIND, NetworkError, content, letter_in
+from fedkeel.network.flower import KIND, PART, NetworkError, content, letter_in
 from fedkeel.network.places import ServerPlace
 
 POLL, SELDOM = 0.1, 1.0
@@ -281,7 +281,9 @@ class GridTransport:
             return found
 
         try:
-            parts = pull_objects([one.object_id for one in iterate_object_tree(tree)], part, max_time=PARTS)
+            parts = pull_objects(
+                [one.object_id for one in iterate_object_tree(tree)], part, max_time=PARTS, initial_backoff=PART
+            )
             message = inflate_object_from_contents(name, parts)
             if not isinstance(message, Message):
                 raise NetworkError("its answer is no message")

@@ -52,7 +52,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedkeel.network.client_half import ClientHalf
-from fedkeel.network.flower import UNREACHABLE, NetworkError, content, letter_in
+from fedkeel.network.flower import PART, UNREACHABLE, NetworkError, content, letter_in
 from fedkeel.network.places import SitePlace
 
 HEARTBEAT = 10
@@ -173,6 +173,7 @@ class SuperNode:
         parts = pull_objects(
             [part.object_id for part in iterate_object_tree(tree)],
             make_pull_object_fn_protobuf(self._steady.PullObject, self._node, run),
+            initial_backoff=PART,
         )
         request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=name)
         self._steady.ConfirmMessageReceived(request)
