@@ -43,7 +43,8 @@ def column_rows(column: Judged) -> tuple[list[str], list[list[str]]]:
 def _row(column: Judged, cell: Cell, more: Sequence[str]) -> list[str]:
     ours, speed_up = cell.ours, column.speed_up(cell)
     scale = f" ({cell.scale})" if cell.scale not in (None, "full") else ""
-    notes = f" {'; '.join(ours.notes)}." if ours is not None and ours.notes else ""
+    noted = "; ".join(ours.notes) if ours is not None else ""
+    notes = f" {noted[0].upper()}{noted[1:]}." if noted else ""
     extra = {
         "speed-up": "–" if speed_up is None else f"{'≥ ' if speed_up[1] else ''}{speed_up[0]:.2f}×",
         "smoothed": "–" if ours is None or ours.smoothed is None else f"{ours.smoothed:.1f}",

@@ -77,6 +77,12 @@ def test_every_picture_that_a_page_shows_is_there() -> None:
             assert (pages.PICTURES / name).stat().st_size > 1000, f"{page.name}: python docs/make_pages.py draws {name}"
 
 
+def test_what_is_noted_of_a_number_is_a_sentence() -> None:
+    """A loss of round 500 is asked for, and the smaller scale has 100 rounds: that is said behind the verdict."""
+    text = (pages.FOLDER / "fedgvrgm.md").read_text(encoding="utf-8")
+    assert ". In round 100, the last of this scale, for round 500. |" in text
+
+
 def test_tables_are_whole(empty: dict[str, str]) -> None:
     """Every row of a table has as many cells as its head."""
     for text in empty.values():
