@@ -17,6 +17,8 @@ from fedkeel.errors import InputError, invalid
 
 T = TypeVar("T")
 
+LONGEST_TITLE = 200
+
 
 def whole(name: str, value: object, least: int, most: int | None = None, hint: str = "") -> int:
     """A whole number within limits."""
@@ -67,6 +69,14 @@ def text(name: str, value: object, hint: str = "") -> str:
     if not isinstance(value, str):
         raise invalid(name, "text", value, hint)
     return str(value)
+
+
+def title(name: str, value: object) -> str:
+    """A name for people: text that a sentence can hold."""
+    found = text(name, value)
+    if len(found) > LONGEST_TITLE:
+        raise invalid(name, f"text of at most {LONGEST_TITLE} characters", value)
+    return found
 
 
 def flag(name: str, value: object) -> bool:

@@ -50,7 +50,7 @@ def from_arrays(
     padded with −100; with ``targets="real"`` they are real numbers [n, ...] (regression, multi-label). ``mean`` and
     ``std`` normalise per channel after that. ``partition_labels`` [n] are what rules look at in place of ``y``.
     """
-    name = arguments.text("name", name)
+    name = arguments.title("name", name)
     train, test = (
         _split(x, y, f"{name}.train", targets, inputs),
         _split(x_test, y_test, f"{name}.test", targets, inputs),
@@ -81,7 +81,7 @@ def from_clients(
     ``test`` is a common test set; or ``client_tests`` has one for each client, which together are the common one.
     Without either, a random share ``holdout`` of every client's samples becomes its test data.
     """
-    name = arguments.text("name", name)
+    name = arguments.title("name", name)
     clients = arguments.listed(f"{name}.clients", clients, "a list of pairs (x, y), one for each client")
     if not clients:
         raise invalid(f"{name}.clients", "at least one pair (x, y)", "none")
@@ -110,7 +110,7 @@ def from_clients(
 
 def as_split(x: Any, y: Any, name: str = "own", targets: str = "labels", inputs: str = "numbers") -> Split:
     """The samples of one client, checked and converted as in :func:`from_arrays`."""
-    return _split(x, y, arguments.text("name", name), targets, inputs)
+    return _split(x, y, arguments.title("name", name), targets, inputs)
 
 
 def _splits(pairs: Sequence[Pair], name: str, targets: str, inputs: str) -> list[Split]:
@@ -192,7 +192,7 @@ def from_hf(
     the columns. Images may be PIL images or arrays with channels last; other numbers are features. Further ``options``
     are those of :func:`from_arrays` or :func:`from_clients`.
     """
-    given = None if name is None else arguments.text("name", name)
+    given = None if name is None else arguments.title("name", name)
     if isinstance(data, str):
         given = given or data.rsplit("/", 1)[-1]
         data = _load_hf(data)

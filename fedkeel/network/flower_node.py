@@ -128,13 +128,14 @@ class SuperNode:
     def _join(self) -> None:
         self._lost.clear()
         request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
-        until = time.monotonic() + STILL_THERE
+        until = float("inf")
         while not self._stop.is_set():
             found = self._insisting(lambda: self._client.ActivateNode(request), joining=True)
             if found is not None:
                 self._node = Node(node_id=found.node_id)
                 self._say(f"joined {self._server}; waiting for work")
                 return
+            until = min(until, time.monotonic() + STILL_THERE)
             if time.monotonic() > until:
                 raise NetworkError(
                     f"{self._server} does not let this site in: another process has joined with its key, or the key "

@@ -205,3 +205,10 @@ def test_values_of_another_kind_are_told_by_their_names() -> None:
         with pytest.raises(InputError) as caught:
             call()
         assert sentence in str(caught.value)
+
+
+def test_a_name_that_no_sentence_can_hold_is_refused_in_one() -> None:
+    pair = (np.ones((4, 2), np.float32), np.array([0, 1, 0, 1]))
+    with pytest.raises(InputError, match="name must be text of at most 200 characters") as complaint:
+        from_clients([pair, pair], name="x" * 5000)
+    assert len(str(complaint.value)) < 300

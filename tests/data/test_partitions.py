@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkeel.data.partitions import RULES, generator, partition, rules
+from fedkeel.data.partitions import RULES, generator, partition, rule, rules
 from fedkeel.data.partitions.rule import dirichlet
 from fedkeel.data.partitions.sizes import dirichlet_sizes, equal_sizes, lognormal_sizes
 from fedkeel.errors import InputError
@@ -270,3 +270,11 @@ def test_fedveca_refuses_empty_clients_and_other_labels() -> None:
 def test_seeds_are_whole_numbers_of_63_bits(seed: Any) -> None:
     with pytest.raises(InputError, match=r"partition\.seed must be"):
         deal("iid", seed=seed)
+
+
+def test_a_number_beyond_all_fractions_is_none() -> None:
+    """10^400 is finite, but no number that anything could be computed with."""
+    assert rule.number(10**300)
+    assert not rule.number(10**400)
+    assert not rule.number(float("inf"))
+    assert not rule.number(True)

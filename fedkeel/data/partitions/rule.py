@@ -75,8 +75,13 @@ def plain(value: Any) -> Any:
 
 
 def number(value: object) -> bool:
-    """Is it a finite number (and no boolean)?"""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Is it a finite number (and no boolean), not beyond those that have a fraction?"""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def whole(value: object, least: int) -> bool:
