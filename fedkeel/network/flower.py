@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from fedkeel.engine.wire import LARGEST
 from fedkeel.errors import FedkeelError
 
 TESTED = "1.41"
@@ -22,8 +23,8 @@ KIND = "query"
 UNREACHABLE = (502, 503, 504)
 PART = 0.05
 """Seconds after which a part of a message is asked for again that was announced and is still on its way."""
-SHORT = 8 << 20
-"""Bytes of the longest letter that travels in one piece; the gate takes twice as much."""
+PIECE = 8 << 20
+"""Bytes of a letter that travel in one piece; the gate takes twice as much."""
 
 
 class NetworkError(FedkeelError):
@@ -64,26 +65,47 @@ def prepare(home: Path) -> None:
 
 
 def content(data: bytes) -> Any:
-    """Bytes as Flower carries them: a short letter as one value, a long one as an array, which it cuts into pieces.
+    """Bytes as Flower carries them, in pieces: every part of a message is a request of its own, there and back."""
+    from flwr.app import ConfigRecord, RecordDict
 
-    Every part of a message is a request of its own, there and back, and an array has two parts more.
+    pieces = [data[start : start + PIECE] for start in range(0, len(data), PIECE)] or [b""]
+    return RecordDict({f"{RECORD}-{number}": ConfigRecord({CONTENT: piece}) for number, piece in enumerate(pieces)})
+
+
+def message_of(name: str, parts: dict[str, bytes]) -> Any:
+    """The message of a name, made of its parts as they were fetched.
+
+    Only the kinds of parts that ``content`` makes are read. Flower also knows arrays, of which a few bytes can say that
+    one piece stands in them a million times.
     """
-    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+    from flwr.app import Message
+    from flwr.supercore.inflatable.inflatable_object import get_object_type_from_object_content
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-    if len(data) <= SHORT:
-        return RecordDict({RECORD: ConfigRecord({CONTENT: data})})
-    array = Array(dtype="uint8", shape=(len(data),), stype="fedkeel.letter", data=data)
-    return RecordDict({RECORD: ArrayRecord({CONTENT: array})})
+    kinds = {get_object_type_from_object_content(part) for part in parts.values()}
+    if kinds != {"Message", "RecordDict", "ConfigRecord"}:
+        raise NetworkError(f"a message of {', '.join(sorted(kinds))} is no letter of fedkeel's")
+    message = inflate_object_from_contents(name, parts)
+    if not isinstance(message, Message):
+        raise NetworkError("a message turned out to be none")
+    message.metadata.__dict__["_message_id"] = name  # a message does not carry its own name
+    return message
 
 
-def letter_in(message: Any) -> bytes:
+def letter_in(message: Any, largest: int = LARGEST) -> bytes:
     """The bytes that a message brings; ``NetworkError`` if it is none of ours."""
-    from flwr.app import ArrayRecord, ConfigRecord
+    from flwr.app import ConfigRecord
 
-    record = message.content.get(RECORD) if message.has_content() else None
-    whole = record[CONTENT] if isinstance(record, ConfigRecord) and list(record) == [CONTENT] else None
-    if isinstance(whole, bytes):
-        return whole
-    if isinstance(record, ArrayRecord) and list(record) == [CONTENT]:
-        return bytes(record[CONTENT].data)
-    raise NetworkError("a message holds no letter of fedkeel's.")
+    if not message.has_content():
+        raise NetworkError("a message holds nothing")
+    pieces, size = [], 0
+    for number in range(len(message.content)):
+        record = message.content.get(f"{RECORD}-{number}")
+        piece = record[CONTENT] if isinstance(record, ConfigRecord) and list(record) == [CONTENT] else None
+        if not isinstance(piece, bytes):
+            raise NetworkError("a message holds no letter of fedkeel's")
+        size += len(piece)
+        if size > largest:  # one piece may stand in it many times, and has taken room but once so far
+            raise NetworkError(f"a letter has more than the {largest:,} bytes that are read")
+        pieces.append(piece)
+    return b"".join(pieces)

@@ -36,7 +36,7 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, inflate_object_from_contents, pull_objects
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, pull_objects
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.retry import RetryInvoker, exponential, make_simple_http_retry_invoker
@@ -46,7 +46,7 @@ from flwr.superlink.grid import HttpGrid
 
 from fedkeel import __version__
 from fedkeel.engine.sites import Lost
-from fedkeel.network.flower import KIND, PART, NetworkError, content, letter_in
+from fedkeel.network.flower import KIND, PART, NetworkError, content, letter_in, message_of
 from fedkeel.network.places import ServerPlace
 
 POLL, SELDOM = 0.1, 1.0
@@ -284,10 +284,7 @@ class GridTransport:
             parts = pull_objects(
                 [one.object_id for one in iterate_object_tree(tree)], part, max_time=PARTS, initial_backoff=PART
             )
-            message = inflate_object_from_contents(name, parts)
-            if not isinstance(message, Message):
-                raise NetworkError("its answer is no message")
-            found = letter_in(message)
+            found = letter_in(message_of(name, parts), self.largest)
         except (httpx.TransportError, httpx.HTTPStatusError):
             raise
         except ObjectPullError as error:

@@ -39,8 +39,6 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_push_object_fn_protobuf,
 )
 from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    inflate_object_from_contents,
     pull_objects,
     push_objects,
 )
@@ -52,7 +50,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedkeel.network.client_half import ClientHalf
-from fedkeel.network.flower import PART, UNREACHABLE, NetworkError, content, letter_in
+from fedkeel.network.flower import PART, UNREACHABLE, NetworkError, content, letter_in, message_of
 from fedkeel.network.places import SitePlace
 
 HEARTBEAT = 10
@@ -76,7 +74,7 @@ def client_app(half: ClientHalf) -> ClientApp:
 
     @app.query()
     def answer(message: Message, context: Context) -> Message:
-        return Message(content(half.reply(letter_in(message))), reply_to=message)
+        return Message(content(half.reply(letter_in(message, half.largest))), reply_to=message)
 
     return app
 
@@ -178,10 +176,7 @@ class SuperNode:
         )
         request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=name)
         self._steady.ConfirmMessageReceived(request)
-        message = inflate_object_from_contents(name, parts)
-        if not isinstance(message, Message):
-            raise ObjectPullError(name, "it is no message")
-        message.metadata.__dict__["_message_id"] = name  # a message does not carry its own name
+        message: Message = message_of(name, parts)
         return message
 
     def _send(self, reply: Message, seconds: float) -> None:

@@ -41,7 +41,7 @@ class Hostile(ClientHalf):
             "shape": lambda: replace(said, outcome=_with(said, y=y[:, :-1])),
             "client": lambda: replace(said, client=0),
             "round": lambda: replace(said, t=said.t + 5),
-            "huge": lambda: replace(said, outcome=_with(said, y=torch.zeros(1, 300_000_000))),
+            "huge": lambda: replace(said, outcome=_with(said, y=torch.arange(300_000_000.0).unsqueeze(0))),
         }
         if self.trick in tricks:
             body = reply_to_bytes(tricks[self.trick]())
@@ -71,12 +71,25 @@ def main() -> None:
         if half.called and trick == "kind":
             _send_a_record(node, reply)
             return
+        if half.called and trick in ("swollen", "repeated"):
+            reply.content = _of_one_piece(trick)
         if half.called and trick == "sender":
             reply.metadata.__dict__["_src_node_id"] = node._node.node_id + 1
         send(reply, seconds)
 
     node._send = forged  # type: ignore[method-assign]
     node.run()
+
+
+def _of_one_piece(trick: str) -> Any:
+    """A few megabytes that say that they are many: an array of equal pieces, or one record under many names."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+    if trick == "swollen":
+        zeros = bytes(100_000_000)
+        return RecordDict({"fedkeel-0": ArrayRecord({"letter": Array("uint8", (len(zeros),), "zeros", zeros)})})
+    record = ConfigRecord({"letter": bytes(8 << 20)})
+    return RecordDict({f"fedkeel-{number}": record for number in range(200)})
 
 
 def _send_a_record(node: Any, reply: Any) -> None:
