@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -80,7 +79,5 @@ def free_port() -> int:
 
 
 def place_of(folder: Path) -> ServerPlace:
-    """The folder of a server: that itself, or the network's, or the only one in $FEDKEEL_NETWORK."""
-    named = os.environ.get("FEDKEEL_NETWORK")
-    folder = Path(named) if named and not folder.exists() else folder
+    """The folder of a server: that itself, or the network's in which it is."""
     return ServerPlace.at(folder / "server" if (folder / "server").is_dir() else folder)
