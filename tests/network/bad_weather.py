@@ -29,9 +29,13 @@ class BadWeather:
         while True:
             try:
                 near, _ = self._door.accept()
-                far = socket.create_connection(("127.0.0.1", self._to), 10)
-            except OSError:
+            except OSError:  # the door was closed
                 return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._to), 10)
+            except OSError:  # there is nobody at the other end yet
+                near.close()
+                continue
             for one, other in ((near, far), (far, near)):
                 threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
 
