@@ -6,6 +6,7 @@ import random
 import socket
 import threading
 import time
+from contextlib import suppress
 
 
 class BadWeather:
@@ -50,4 +51,6 @@ class BadWeather:
         except OSError:
             pass
         for end in (one, other):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # which wakes whoever waits for more, at either end
             end.close()
