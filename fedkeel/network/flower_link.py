@@ -84,8 +84,6 @@ class Joined:
     """Flower's number for it."""
     status: str
     """registered, online or offline."""
-    seen: str
-    """When it last came online, as ISO 8601; empty if never."""
 
 
 class Link:
@@ -130,7 +128,7 @@ class Link:
         for node in self._control.ListNodes(ListNodesRequest()).nodes_info:
             client = self._keys.get(bytes(node.public_key))
             if client is not None and node.status != "unregistered":
-                found[client] = Joined(client, node.node_id, node.status, node.online_until or "")
+                found[client] = Joined(client, node.node_id, node.status)
         return found
 
     def register_all(self) -> None:
@@ -215,8 +213,6 @@ class GridTransport:
         """Seconds for which answers are waited for."""
         self.largest = largest
         """Bytes of the longest reply that is fetched."""
-        self.sent = self.received = 0
-        """Bytes of letters, as they were handed to Flower."""
         self._link = link
         self._grid = grid
 
@@ -232,7 +228,6 @@ class GridTransport:
             Message(content(letters[client]), nodes[client], KIND, ttl=deadline, group_id="") for client in there
         ]
         waiting = dict(zip(self._pushed(messages), there, strict=True))
-        self.sent += sum(len(letters[client]) for client in there)
         while waiting and time.monotonic() - began < deadline:
             found = self._pulled(list(waiting))
             for reply, tree in found:
@@ -295,7 +290,6 @@ class GridTransport:
             with suppress(httpx.HTTPError):  # what is kept there longer than needed does no harm
                 confirmed = ConfirmMessageReceivedRequest(node=self._grid.node, run_id=run, message_object_id=name)
                 self._grid._runtime_client.ConfirmMessageReceived(confirmed)
-        self.received += len(found)
         return found
 
 

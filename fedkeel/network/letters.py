@@ -7,6 +7,7 @@ nobody can guess, and the answer must repeat it: only whoever got the letter can
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 from dataclasses import dataclass
@@ -111,18 +112,12 @@ def read_reply(data: bytes, nonce: str, largest: int = LARGEST) -> Reply:
         raise WireError("a reply does not repeat the number of the letter that it should answer.")
     facts = head.get("facts")
     try:
-        known = None if facts is None else Facts.model_validate_json(_json(facts))
+        known = None if facts is None else Facts.model_validate_json(json.dumps(facts))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = named(".".join(map(str, first["loc"])))
         raise WireError(f"what a site says of itself is not in order: {field}: {first['msg']}.") from None
     return Reply(nonce, known, _as_bytes(tensors["body"]))
-
-
-def _json(value: object) -> str:
-    import json
-
-    return json.dumps(value)
 
 
 def _as_tensor(data: bytes) -> torch.Tensor:
