@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedkeel.algorithms.state import Message, State
     from fedkeel.api import Run, conformal, read_run, run, train
     from fedkeel.check import check_algorithm
+    from fedkeel.engine.clock import Clock
     from fedkeel.engine.settings import Faults, Robust, Training
     from fedkeel.engine.simulation import Simulation
     from fedkeel.errors import DivergedError, FedkeelError
@@ -46,6 +47,7 @@ _HOMES = {
     "Algorithm": "fedkeel.algorithms.contract",
     "AlgorithmParams": "fedkeel.algorithms.contract",
     "Clients": "fedkeel.algorithms.contract",
+    "Clock": "fedkeel.engine.clock",
     "DivergedError": "fedkeel.errors",
     "Faults": "fedkeel.engine.settings",
     "FedkeelError": "fedkeel.errors",
@@ -79,6 +81,7 @@ __all__ = [
     "Algorithm",
     "AlgorithmParams",
     "Clients",
+    "Clock",
     "DivergedError",
     "Faults",
     "FedkeelError",

@@ -20,6 +20,7 @@ from fedkeel.data import Federation
 from fedkeel.effects import check_batches, check_effects, check_measured
 from fedkeel.engine import devices
 from fedkeel.engine.choice import make_executor
+from fedkeel.engine.clock import Clock
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.settings import Faults, Robust, Training, Until
 from fedkeel.engine.simulation import Simulation
@@ -217,6 +218,7 @@ def train(
     metrics: Sequence[str] | Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
     faults: Faults | dict[str, Any] | None = None,
     robust: Robust | dict[str, Any] | None = None,
+    clock: Clock | dict[str, Any] | None = None,
     evaluate_every: int = 1,
     measure: Measuring | dict[str, Any] | None = None,
     executor: str = "auto",
@@ -237,7 +239,8 @@ def train(
     steps, batch_size, lr, lr_schedule, optimiser, momentum, weight_decay, clip, …; ``faults`` what goes wrong with
     clients, and what is done about updates that are not finite or too long, e.g. ``{"dropout": 0.1, "bad_update":
     "skip-client"}``; ``robust`` a rule in the place of the server's mean that bears hostile uploads, e.g. ``{"rule":
-    "trimmed-mean", "f": 2}``.
+    "trimmed-mean", "f": 2}``; ``clock`` how fast clients compute and send, when they are online and how long the server
+    waits, in virtual seconds, e.g. ``{"speed": 200, "speed_sigma": 1, "deadline": 60}``.
 
     ``loss`` is one of torch's (``nn.MSELoss()``, ``nn.BCEWithLogitsLoss()``, …), a name (``"mse"``), a function of
     outputs and targets that gives one value for each sample, or a ``Loss``; by default the cross-entropy that
@@ -276,6 +279,8 @@ def train(
         faults = checked("faults", Faults, {} if faults is None else faults)
     if not isinstance(robust, Robust):
         robust = checked("robust", Robust, {} if robust is None else robust)
+    if not isinstance(clock, Clock):
+        clock = checked("clock", Clock, {} if clock is None else clock)
     if not isinstance(measure, Measuring):
         measure = checked("measure", Measuring, {} if measure is None else measure)
     check_measured(measure, data)
@@ -298,11 +303,11 @@ def train(
     how = checked(
         "", config.RunConfig, {"executor": executor, "workers": workers, "threads": threads, "device": str(place)}
     )
-    call = call_of(chosen, seed, settings, faults, robust, evaluation, measure, how)
+    call = call_of(chosen, seed, settings, faults, robust, clock, evaluation, measure, how)
     with session.surroundings(how, folder):
         task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], as_loss(loss), place)
         task.metrics = measures
-        simulation = Simulation(chosen, task, data, settings, seed, made, faults=faults, robust=robust)
+        simulation = Simulation(chosen, task, data, settings, seed, made, faults=faults, robust=robust, clock=clock)
         end = session.conduct(call, simulation, folder, listeners, resume)
     return Run(chosen.name, simulation, end.state, end.history, folder, end.why)
 

@@ -114,4 +114,5 @@ def make_simulation(
         executor,
         faults=experiment.faults,
         robust=experiment.robust,
+        clock=experiment.clock,
     )

@@ -13,6 +13,7 @@ from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.registry import is_registered
 from fedkeel.algorithms.validate import Settings
 from fedkeel.config import AlgorithmConfig, RunConfig, as_toml
+from fedkeel.engine.clock import Clock
 from fedkeel.engine.settings import Faults, Robust, Training
 from fedkeel.errors import shown
 from fedkeel.measure.settings import Measuring
@@ -30,6 +31,7 @@ class Call(Settings):
     training: Training = Training()
     faults: Faults = Faults()
     robust: Robust = Robust()
+    clock: Clock = Clock()
     evaluation: Evaluation = Evaluation()
     measure: Measuring = Measuring()
     run: RunConfig = RunConfig()
@@ -46,6 +48,7 @@ def call_of(
     training: Training,
     faults: Faults,
     robust: Robust,
+    clock: Clock,
     evaluation: Evaluation,
     measure: Measuring,
     run: RunConfig,
@@ -59,6 +62,7 @@ def call_of(
         "training": training,
         "faults": faults,
         "robust": robust,
+        "clock": clock,
         "evaluation": evaluation,
         "measure": measure,
         "run": run,

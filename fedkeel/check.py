@@ -25,7 +25,9 @@ from fedkeel.algorithms.contract import Algorithm, Law, Problem
 from fedkeel.algorithms.registry import algorithm_class, make_algorithm
 from fedkeel.algorithms.state import PerClient, State, bytes_down, bytes_up
 from fedkeel.data import Federation, from_clients
+from fedkeel.engine.buffered import STALENESS
 from fedkeel.engine.client import local_of, train_together
+from fedkeel.engine.clock import Clock, takes_stale_uploads
 from fedkeel.engine.exchange import Outcome
 from fedkeel.engine.executors import Job, Serial
 from fedkeel.engine.robust import takes_any_mean
@@ -200,6 +202,7 @@ def tiny_simulation(
     executor: Serial | None = None,
     faults: Faults | None = None,
     robust: Robust | None = None,
+    clock: Clock | None = None,
     **training: Any,
 ) -> Simulation:
     """A federation of five clients under the algorithm, or what it needs in their place."""
@@ -220,6 +223,7 @@ def tiny_simulation(
         executor=executor or Serial(),
         faults=faults,
         robust=robust,
+        clock=clock,
     )
 
 
@@ -450,6 +454,21 @@ def _takes_any_mean(cls: type[Algorithm]) -> None:
             raise MethodError("aggregate", f"{name} differs by {gap:.1e} then; do not say any_mean")
 
 
+def _takes_stale_uploads(cls: type[Algorithm]) -> None:
+    """if it says any_staleness, its server steps with uploads of clients that started from earlier models"""
+    if not takes_stale_uploads(cls):
+        return
+    clock = Clock(speed=1.0, speed_sigma=2.0, mode="buffered", buffer=2)
+    simulation = tiny_simulation(cls(), clock=clock, participation=0.8)
+    state, stale = simulation.start(), 0.0
+    for _ in range(6):
+        state, record = simulation.step(state)
+        found = record.noted[STALENESS]
+        stale = max([stale, *found.values()] if isinstance(found, dict) else [stale])
+    if not stale:
+        raise AssertionError("no upload was stale")
+
+
 CHECKS: list[Check] = [
     _describes_itself,
     _params_are_frozen,
@@ -463,6 +482,7 @@ CHECKS: list[Check] = [
     _resumes,
     _counts_traffic,
     _takes_any_mean,
+    _takes_stale_uploads,
     _learns,
 ]
 _BEFORE_ALL: set[Check] = {_describes_itself, _states_have_shapes}
@@ -481,6 +501,7 @@ _EXPLAINED_BY: dict[Check, set[Check]] = {
     _resumes: {_is_pure, _is_deterministic, _runs_partial},
     _counts_traffic: set(),
     _takes_any_mean: {_is_pure, _is_deterministic},
+    _takes_stale_uploads: {_is_pure, _is_deterministic},
     _learns: {_is_pure, _runs_partial},
 }
 """Earlier checks whose failure would only be repeated by a later one."""

@@ -21,6 +21,7 @@ from fedkeel.data.partitions import RULES
 from fedkeel.data.sources import GIVEN, brings_clients
 from fedkeel.effects import check_data, check_effects
 from fedkeel.engine.choice import MOST_WORKERS, NAMES
+from fedkeel.engine.clock import Clock, check_clock
 from fedkeel.engine.faults import check_needs
 from fedkeel.engine.robust import check_robust
 from fedkeel.engine.settings import Faults, Robust, Training
@@ -133,6 +134,7 @@ class Experiment(Settings):
     training: Training = Training()
     faults: Faults = Faults()
     robust: Robust = Robust()
+    clock: Clock = Clock()
     evaluation: Evaluation = Evaluation()
     measure: Measuring = Measuring()
     run: RunConfig = RunConfig()
@@ -404,6 +406,7 @@ def _validated(table: dict[str, Any], origin: _Origin, allow_plugins: bool) -> E
         checked(experiment.algorithm.name, algorithm.Params, experiment.algorithm_params())
         check_needs(algorithm, experiment.faults)
         check_robust(algorithm, experiment.robust, experiment.faults)
+        check_clock(algorithm, experiment.clock, experiment.faults, experiment.training)
         _check_names(experiment)
         check_data(experiment)
         run = experiment.run

@@ -7,6 +7,7 @@ Hooks of an algorithm:
     personal    models that clients would use themselves, where these differ from w (FedBN)
     controls    the control variates of clients, so that their error can be measured (SCAFFOLD and its kin)
     partial     what to tell who runs the method with part of the clients, where its paper has all (FedVeca)
+    gradients_a_step, passes_a_round   what local work costs beside a gradient a step (GradMA, MOON, FedVeca)
     variant     the subclass that computes other readings of a paper (``algorithms/variants``)
 
 Services during a round:
@@ -58,6 +59,12 @@ class AdvancedHooks:
 
     buffers: ClassVar[str | None] = None
     """What must happen to BatchNorm statistics, where the method itself says so (overrides ``training.buffers``)."""
+
+    gradients_a_step: ClassVar[float] = 1.0
+    """What a local step costs, counted in gradients of one minibatch; forward passes count a third. For the clock."""
+
+    passes_a_round: ClassVar[float] = 0.0
+    """Gradients over all of a client's samples that it computes in a round beside its steps. For the clock."""
 
     partial: ClassVar[str] = ""
     """One sentence for whoever lets part of the clients take part, where that is outside the paper's range."""

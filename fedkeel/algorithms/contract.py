@@ -325,6 +325,13 @@ class Algorithm(AdvancedHooks):
     losses of clients, and where nobody keeps a sum over rounds that counts on the exact mean, as control variates do:
     the error of every round would stay in it. A class that you derive from one of fedkeel's says it for itself.
     """
+    any_staleness: ClassVar[bool] = False
+    """Whether the server may step with uploads of clients that started from earlier models (``clock.mode``).
+
+    So it is where clients receive tensors alone, upload ``y`` alone, and ``aggregate`` reads of it nothing but the
+    moves y_i − w from what was broadcast: no steps, no losses, no sums over rounds that count on every client having
+    had the same model. A class that you derive from one of fedkeel's says it for itself.
+    """
     sets_steps: ClassVar[bool] = False
     """Whether ``local_steps`` always says how many steps clients take; ``training.epochs`` and ``steps`` are unused."""
     observes: ClassVar[bool] = False

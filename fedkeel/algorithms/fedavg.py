@@ -26,6 +26,7 @@ class FedAvg(Algorithm):
     )
     any_optimiser = True
     any_mean = True
+    any_staleness = True
     params: Params
 
     class Params(AlgorithmParams):

@@ -29,6 +29,7 @@ class FedBN(FedAvg):
     )
     laws = (Law("FedBN of a model without normalisation is FedAvg", {}, "fedavg", needs=frozenset({"no_norm"})),)
     buffers = "local"
+    any_staleness = False  # clients send part of a model
     params: Params
 
     class Params(FedAvg.Params):

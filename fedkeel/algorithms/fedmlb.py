@@ -35,6 +35,7 @@ class FedMLB(FedAvg):
             needs=frozenset({"stages"}),
         ),
     )
+    gradients_a_step = 2.0  # branches go through part of the model each
     params: Params
 
     class Params(FedAvg.Params):

@@ -47,6 +47,7 @@ class FedReg(FedAvg):
         "Acceleration of Federated Learning with Alleviated Forgetting in Local Training", "Xu et al.", "ICLR", 2022
     )
     any_optimiser = False  # it says itself how a step is taken
+    gradients_a_step, passes_a_round = 3.0, 20.5  # twenty steps uphill there and back, in passes of the first layer
     params: Params
 
     class Params(FedAvg.Params):

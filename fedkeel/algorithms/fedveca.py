@@ -55,6 +55,7 @@ class FedVeca(Algorithm):
     )
     unknown = record.UNKNOWN
     sets_steps = True
+    gradients_a_step, passes_a_round = 2.0, 4 / 3
     partial = (
         "FedVeca's paper has all clients in every round; with part of them its accuracy swings, because few steps are "
         "stretched to the cohort's mean: alpha = 0.5 calms it."

@@ -55,6 +55,7 @@ class Both(Algorithm):
 class Worker(Both):
     """Algorithm 2."""
 
+    gradients_a_step = 3.0
     params: Params
 
     class Params(GradMAWorkerReadings, Both.Params):

@@ -45,6 +45,7 @@ class MimeLite(Algorithm):
     )
     laws = (Law("MimeLite(β = 0) is FedAvg", {"beta": 0.0, "eta_g": 1.0}, "fedavg"),)
     any_mean = True
+    passes_a_round = 1.0
     params: Params
 
     class Params(AlgorithmParams):

@@ -38,6 +38,7 @@ class Moon(FedAvg):
     laws: ClassVar[tuple[Law, ...]] = (
         Law("MOON(μ = 0) is FedAvg of the same model", {"mu": 0.0}, "fedavg", needs=frozenset({"stages"})),
     )
+    gradients_a_step = 5 / 3  # two more forward passes
     params: Params
 
     class Params(FedAvg.Params):

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fedkeel.cli.main import complain, print_json, without_nan
-from fedkeel.cli.screen import say, show_table
+from fedkeel.cli.screen import duration, say, show_table
 from fedkeel.cli.tables import as_csv_text
 from fedkeel.comparison.groups import CONFIDENCE, FEWEST, WINDOW, Comparison, Difference, Group, compare_groups, read
 from fedkeel.errors import InputError
 
 _OF_A_GROUP = (
     *("reached", "rounds_to_target", "smoothed_rounds_to_target", "speed_up", "at_least"),
-    *("last", "late", "best", "spread", "bytes_to_target"),
+    *("last", "late", "best", "spread", "bytes_to_target", "virtual_seconds_to_target"),
 )
 
 
@@ -49,11 +49,14 @@ def _plain(found: Comparison) -> tuple[list[str], list[dict[str, Any]]]:
 def _show(found: Comparison) -> None:
     columns: list[str | tuple[str, str]] = [("seeds", "right"), (f"to {found.target:.4g}", "right")]
     columns += [(name, "right") for name in ("smoothed", "speed-up", "last", "last 10 %", "best", "MB to it")]
-    show_table([*columns, "run"], [[*_cells(group), group.name] for group in found.groups])
+    timed = any(group.virtual_seconds_to_target is not None for group in found.groups)
+    columns += [("time", "right")] if timed else []
+    show_table([*columns, "run"], [[*_cells(group, timed), group.name] for group in found.groups])
     say(
         f"to {found.target:.4g}: first round with that test accuracy; smoothed: with that mean of {WINDOW} of them. "
         f"Speed-up over {found.base}. last, last 10 %, best: test accuracy of the last round, mean over the last 10 % "
         "of the rounds, and best. MB to it: sent in both directions until then."
+        + (" time: that took by the virtual clock." if timed else "")
     )
     others = [group for group in found.groups if group.over_base]
     if not others or max(len(group.seeds) for group in others) < 2:
@@ -68,9 +71,11 @@ def _show(found: Comparison) -> None:
     say(f"In brackets: {CONFIDENCE:.0%} t interval of the mean difference; none with fewer than {FEWEST} seeds.")
 
 
-def _cells(group: Group) -> list[str]:
+def _cells(group: Group, timed: bool) -> list[str]:
     missed = "never" if not group.reached else f"{group.reached} of {len(group.seeds)}"
     speed = "–" if group.speed_up is None else f"{'≥ ' if group.at_least else ''}{group.speed_up:.2f}×"
+    seconds = group.virtual_seconds_to_target
+    by_the_clock = ["–" if seconds is None else duration(seconds)] if timed else []
     return [
         str(len(group.seeds)),
         missed if group.rounds_to_target is None else f"{group.rounds_to_target:.4g}",
@@ -78,6 +83,7 @@ def _cells(group: Group) -> list[str]:
         speed,
         *("–" if math.isnan(value) else f"{value:.2%}" for value in (group.last, group.late, group.best)),
         "–" if group.bytes_to_target is None else f"{group.bytes_to_target / 1e6:,.1f}",
+        *by_the_clock,
     ]
 
 

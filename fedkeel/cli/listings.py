@@ -47,6 +47,8 @@ def show_algorithm(name: str, as_json: bool) -> None:
         say(f"mode {mode!r}: {', '.join(f'{k} = {v}' for k, v in preset.items())}")
     if described["any_mean"]:
         say("robust rules: allowed ([robust] in an experiment)")
+    if described["any_staleness"]:
+        say("buffered asynchronous rounds: allowed ([clock] mode = 'buffered')")
     for law in described["laws"]:
         say(f"law: {law}")
     if described["published"]:
@@ -73,6 +75,7 @@ def _described(name: str) -> dict[str, Any]:
     import sys
 
     from fedkeel.algorithms.registry import algorithm_class
+    from fedkeel.engine.clock import takes_stale_uploads
     from fedkeel.engine.robust import takes_any_mean
     from fedkeel.papers.printed import printed_in
 
@@ -97,6 +100,7 @@ def _described(name: str) -> dict[str, Any]:
         "params": params,
         "modes": algorithm.Params.modes,
         "any_mean": takes_any_mean(algorithm),
+        "any_staleness": takes_stale_uploads(algorithm),
         "laws": [law.statement for law in algorithm.laws],
         "settings": [
             {

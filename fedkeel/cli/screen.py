@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkeel.comparison.histories import Row
+from fedkeel.engine.noted import TIME
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import printable
 from fedkeel.learning.losses import Loss, cross_entropy, known_as
@@ -109,7 +110,9 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if seconds < 6000:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    if seconds < 360_000:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:.1f} days"
 
 
 class Clock:
@@ -243,6 +246,9 @@ class Life:
                 parts += [(1, f"accuracy {self._last.accuracy:.1%}"), (4, sparkline(self._curve))]
             parts.append((5 if judged else 1, f"loss {self._last.loss:.3f}"))
             parts += [(8, f"{name} {value:.3g}") for name, value in self._last.metrics.items()]
+        at = progress.noted.get(TIME)
+        if at is not None and not isinstance(at, dict):
+            parts.append((3, f"virtual {duration(at)}"))
         parts.append((6, f"drift {progress.summary.drift:.2g}"))
         parts.append((7, f"{self._samples / max(self._seconds, 1e-9) / 1000:.1f}k samples/s"))
         parts.append((2, f"{duration(left)} left" if left >= 1 else f"{self._seconds:.1f} s"))
@@ -258,7 +264,7 @@ def show_table(columns: Sequence[str | tuple[str, str]], rows: Sequence[Sequence
         max(cell_len(line) for text in column for line in text.split("\n")) for column in zip(*cells, strict=True)
     ]
     before = sum(widths[:-1]) + 2 * (len(widths) - 1)
-    if console.width - before >= min(widths[-1], ROOM) or before > console.width:
+    if console.width - before >= min(widths[-1], ROOM) or before - 2 > console.width:
         console.print(table(columns, rows))
         return
     for number, row in enumerate(cells):

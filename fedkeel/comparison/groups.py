@@ -116,6 +116,8 @@ class Group:
     spread: float | None
     """Standard deviation of ``last`` over seeds."""
     bytes_to_target: float | None
+    virtual_seconds_to_target: float | None
+    """By the virtual clock; None where not all reached it, or there is none."""
     over_base: dict[str, Difference]
     """Paired differences in ``last``, ``late`` and ``best``; empty for the base, and without common seeds."""
 
@@ -195,6 +197,7 @@ def _group(name: str, runs: Mapping[int, Read], base: Mapping[int, Read], target
         fmean(found.best for found in accuracies.values()),
         stdev(lasts) if len(lasts) > 1 and not any(map(math.isnan, lasts)) else None,
         fmean(arrived) if len(arrived) == len(runs) else None,
+        _mean_of_all([run.history.virtual_seconds_to(target) for run in runs.values()]),
         {} if is_base or not of_base else _differences(accuracies, of_base),
     )
 
@@ -211,7 +214,7 @@ def _speed_up(raw: Mapping[int, int | None], base: Mapping[int, Read], target: f
     return fmean(stand_in) / mean, None in theirs
 
 
-def _mean_of_all(values: Sequence[int | None]) -> float | None:
+def _mean_of_all(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
 

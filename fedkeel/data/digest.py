@@ -26,6 +26,11 @@ WHAT = {
     "classes": "the number of classes",
 }
 """What each digest stands for, in words."""
+BESIDE = {
+    "devices": "the devices (clock.devices)",
+    "sessions": "the hours at which clients are online (clock.sessions)",
+}
+"""Files that decide a run's virtual time beside its data; runs with other ones may still be compared."""
 _BLOCK = 64 << 20
 
 
@@ -59,8 +64,9 @@ def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
     A reordered or renewed data set changes many digests at once, so that all of them are named.
     """
     changed = [key for key in before | now if before.get(key) != now.get(key)]
-    return [WHAT[key] for key in WHAT if key in changed] + [
-        f"the samples of {key}" for key in changed if key not in WHAT
+    words = WHAT | BESIDE
+    return [words[key] for key in words if key in changed] + [
+        f"the samples of {key}" for key in changed if key not in words
     ]
 
 

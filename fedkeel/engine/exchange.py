@@ -178,6 +178,17 @@ class Answers:
     """Clients (by id) that say themselves that what they keep is not finite."""
     scores: tuple[Score, ...] = ()
     """Of the models that were to be evaluated on the side."""
+    received: int | None = None
+    """Broadcasts that travelled, where these are not one for each called client."""
+    discount: Tensor | None = None
+    """What each upload counts for [K], where some are of clients that started from an earlier model; None: all whole.
+
+    Such uploads are given as if their clients had started from the model of the call.
+    """
+    clock: State | None = None
+    """The virtual clock after the round, where there is one."""
+    noted: Mapping[str, Tensor | float] = field(default_factory=dict)
+    """What the clock noted: of the round, or of each client that answered [K]."""
 
     def of(self, cohort: tuple[int, ...]) -> Outcome | None:
         """What some of those that answered returned; None if nobody did."""

@@ -12,8 +12,11 @@ Noted = float | dict[int, float]
 """One number, or one for each client (by id) whose upload counted."""
 LONGEST = 100
 """Characters of a name."""
-MEASURED, TIMED = "measure.", "time."
-"""How names begin that belong to the run and not to its algorithm: what ``[measure]`` asks for, and where time went."""
+MEASURED, TIMED, CLOCK = "measure.", "time.", "clock."
+"""How names begin that belong to the run and not to its algorithm: what ``[measure]`` asks for, where time went, and
+what the virtual clock says."""
+TIME = f"{CLOCK}time"
+"""Virtual seconds from the start of the run to the end of the round."""
 
 
 class NotedError(FedkeelError):
@@ -44,7 +47,7 @@ def as_clients_noted(given: Mapping[str, object], K: int, whose: str) -> dict[st
 def _name(name: str, whose: str) -> str:
     if not (name.isprintable() and 0 < len(name) <= LONGEST):
         raise NotedError(f"a value that {whose} notes must have a printable name of at most {LONGEST} characters.")
-    for taken in (MEASURED, TIMED):
+    for taken in (MEASURED, TIMED, CLOCK):
         if name.startswith(taken):
             raise NotedError(f"{whose} notes {name}, but names that begin with {taken} are the run's own; rename it.")
     return name

@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     PREDICTION_SETS = 15
     MEASURE = 16
     BUCKETS = 17
+    CLOCK = 18
 
 
 class Moment(IntEnum):

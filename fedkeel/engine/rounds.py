@@ -53,6 +53,8 @@ class RunState:
     """Buffers that stay with the clients (``buffers = "local"``)."""
     counted: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int32))
     """The last round, from 1, in which each client's upload counted [N]; 0 if none did yet."""
+    clock: State = field(default_factory=State)
+    """The virtual clock, and who is at work by it; empty where there is none."""
 
     @property
     def at_server(self) -> ServerState:
@@ -66,7 +68,8 @@ class RunState:
             clients = {name: self.clients[name].put(cohort, rows) for name, rows in outcome.states.items()}
             if keeps_buffers and outcome.buffers.numel():
                 buffers = buffers.put(cohort, outcome.buffers)
-        return RunState(server.t, server.server, server.b, clients, buffers, server.counted)
+        clock = self.clock if answers.clock is None else answers.clock
+        return RunState(server.t, server.server, server.b, clients, buffers, server.counted, clock)
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,10 @@ class Rounds:
         """Whoever answers for the clients as they are in a state."""
         raise NotImplementedError
 
+    def opened(self, state: RunState) -> tuple[Call, Respondents]:
+        """The call of the next round, and whoever answers it."""
+        return self.server.open(state.at_server), self.who(state)
+
     def data(self) -> DataRecord:
         """What is kept of the clients' data, so that a run goes on with no others."""
         raise NotImplementedError
@@ -131,8 +138,8 @@ class Rounds:
         ``look`` is shown the round when it is closed; its time is none of the round's.
         """
         began, exam = time.perf_counter(), exam or {}
-        who, before = self.who(state), state.at_server
-        call = self.server.open(before)
+        before = state.at_server
+        call, who = self.opened(state)
         called = time.perf_counter()
         with representable(self.server.diverged(before)):
             answers = who.answers(call, tuple(exam.values()))

@@ -128,16 +128,18 @@ class Server:
 
     def close(self, state: ServerState, call: Call, answers: Answers, ask: Ask) -> tuple[ServerState, RoundRecord]:
         """The state after a round, and what it was like; where nobody answered, everything stays as it is."""
-        down = bytes_down(call.message, len(call.clients.ids)) + self._buffer_bytes(len(call.clients.ids))
-        up = answers.sent * answers.upload_bytes + self._buffer_bytes(answers.sent)
+        receivers = len(call.clients.ids) if answers.received is None else answers.received
+        down = bytes_down(call.message, receivers) + self.buffer_bytes(receivers)
+        up = answers.sent * answers.upload_bytes + self.buffer_bytes(answers.sent)
         record = RoundRecord(state.t + 1, call.round.lr, (), (), 0, (), (), down, up, faults=answers.faults)
         outcome = answers.outcome
         if outcome is None:
-            return replace(state, t=state.t + 1), record
+            return replace(state, t=state.t + 1), replace(record, noted=_noted_of(answers, ()))
         where = self.diverged(state)
         told, ids, steps = call.clients, answers.ids, answers.steps
         clients = told if ids == told.ids else told.take(_places(told.ids, ids))
-        samples = self._samples_seen(clients, steps)
+        counts = zip(steps.tolist(), clients.sizes.tolist(), strict=True)
+        samples = sum(self.training.samples_in(taken, n) for taken, n in counts)
         sound, wrong = examine(self.policy, ids, outcome, where, answers.complaints)
         if len(sound) < len(ids):
             clients, outcome, steps = clients.take(sound), outcome.take(sound), steps[sound]
@@ -149,6 +151,7 @@ class Server:
                 f"{needs(self.robust)}; the round is not closed: go on with --resume, or start anew with a smaller f "
                 "or more clients a round."
             )
+        models = outcome.message.y if "y" in outcome.message else ()
         uploads = Uploads(
             outcome.message,
             clients,
@@ -156,6 +159,8 @@ class Server:
             lambda: self._travel(call.round.lr, steps),
             lambda w: self._losses_at(w, state, clients.ids, ask),
         )
+        if answers.discount is not None:
+            uploads = discounted(uploads, call.message.w, answers.discount[_places(ids, clients.ids)])
         if self.robust.rule is not None:
             uploads = resistant(self.robust, uploads, self.seed, state.t)
         with self._keyed(Moment.AGGREGATE, state.t), representable(where):
@@ -166,7 +171,6 @@ class Server:
         check_server(state.server, server, b, self.algorithm.unknown, where)
         counted = self._counted(state).clone()
         counted[list(clients.ids)] = state.t + 1
-        models = outcome.message.y if "y" in outcome.message else ()
         return ServerState(state.t + 1, server, b, counted), replace(
             record,
             cohort=clients.ids,
@@ -176,7 +180,7 @@ class Server:
             drifts=tuple(float(torch.linalg.vector_norm(y - state.server.w)) for y in models),
             norms=tuple(norms.clone() for norms in outcome.norms),
             faults=(*answers.faults, *wrong),
-            noted=noted,
+            noted=noted | _noted_of(answers, clients.ids),
         )
 
     def diverged(self, state: ServerState) -> str:
@@ -265,17 +269,38 @@ class Server:
                 check_counts(entry.name, merged[entry.start : entry.stop])
         return merged
 
-    def _buffer_bytes(self, receivers: int) -> int:
+    def buffer_bytes(self, receivers: int) -> int:
+        """Bytes of the BatchNorm statistics that so many clients receive, or send."""
         b = self.problem.b0
         return b.numel() * b.element_size() * receivers if self.buffer_rule in ("average", "uniform") else 0
 
-    def _samples_seen(self, clients: Clients, steps: Tensor) -> int:
-        seen, size = 0, self.training.batch_size
-        for n, taken in zip(clients.sizes.tolist(), steps.tolist(), strict=True):
-            per_epoch = self.training.steps_per_epoch(n)
-            epochs, rest = divmod(taken, per_epoch)
-            seen += epochs * min(n, per_epoch * size) + min(rest * size, n)
-        return seen
+
+def discounted(uploads: Uploads, w: Tensor, shares: Tensor) -> Uploads:
+    """Uploads of clients that may have started from earlier models: their moves from w [d] count for shares [S]."""
+
+    def unknown(*_: Tensor) -> Tensor:
+        raise InputError(
+            "an algorithm that reads travel or losses_at must not say any_staleness = True: clients of one server step "
+            "did not start from the same model."
+        )
+
+    if set(uploads.message) != {"y"}:
+        raise InputError(
+            f"an algorithm that says any_staleness = True must upload y alone, not {', '.join(uploads.message)}."
+        )
+    y: Tensor = uploads.y
+    share = shares.to(y.dtype).unsqueeze(1)
+    counted = torch.where(share == 1, y, w + share * (y - w))  # a whole upload keeps its bits
+    return replace(uploads, message=State(y=counted), reach=unknown, losses_at=unknown)
+
+
+def _noted_of(answers: Answers, cohort: tuple[int, ...]) -> dict[str, Noted]:
+    """What the clock noted of a round, and of those whose answers counted."""
+    rows = _places(answers.ids, cohort)
+    return {
+        name: dict(zip(cohort, value[rows].tolist(), strict=True)) if isinstance(value, Tensor) else value
+        for name, value in answers.noted.items()
+    }
 
 
 def _places(ids: tuple[int, ...], some: tuple[int, ...]) -> list[int]:

@@ -131,6 +131,12 @@ class Training(Settings):
             return epochs * self.steps_per_epoch(samples)
         return max(1, math.floor(epochs * samples / self.batch_size * (1 + 1e-9)))
 
+    def samples_in(self, steps: int, samples: int) -> int:
+        """How many samples go through so many steps of a client with this many samples."""
+        per_epoch = self.steps_per_epoch(samples)
+        epochs, rest = divmod(steps, per_epoch)
+        return epochs * min(samples, per_epoch * self.batch_size) + min(rest * self.batch_size, samples)
+
     def steps_per_epoch(self, samples: int) -> int:
         """Minibatches in one pass over this many samples."""
         full, rest = divmod(samples, self.batch_size)

@@ -11,8 +11,10 @@ from torch import Tensor
 from fedkeel.algorithms.contract import Algorithm, Problem
 from fedkeel.data.dataset import Federation
 from fedkeel.data.digest import digests
+from fedkeel.engine.buffered import Buffered
 from fedkeel.engine.client import Equipment
-from fedkeel.engine.exchange import Respondents
+from fedkeel.engine.clock import Clock, check_clock, make_devices
+from fedkeel.engine.exchange import Call, Respondents
 from fedkeel.engine.executors import Executor, Job, Serial
 from fedkeel.engine.faults import Faulty, check_needs
 from fedkeel.engine.fitting import check_model, some_samples
@@ -22,6 +24,7 @@ from fedkeel.engine.samples import Samples
 from fedkeel.engine.schedule import RandomSchedule, Schedule
 from fedkeel.engine.server import Server
 from fedkeel.engine.settings import Faults, Robust, Training
+from fedkeel.engine.timing import Synchronous
 from fedkeel.errors import check_seed
 from fedkeel.learning.task import Task
 from fedkeel.state.rows import Rows
@@ -41,11 +44,14 @@ class Simulation(Rounds):
         schedule: Schedule | None = None,
         faults: Faults | None = None,
         robust: Robust | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.federation = federation
         self.executor: Executor = executor or Serial()
         self.faults = faults or Faults()
+        self.clock = clock or Clock()
         check_needs(type(algorithm), self.faults)
+        check_clock(type(algorithm), self.clock, self.faults, training)
         check_model(task, federation)
         seed = check_seed("seed", seed)
         schedule = schedule or RandomSchedule(training, seed)
@@ -57,6 +63,9 @@ class Simulation(Rounds):
         super().__init__(Server(algorithm, problem, training, schedule, seed, self.faults, layout, robust), task)
         self.equipment = Equipment(algorithm, task, training, schedule, self.seed, self.faults.max_update_norm)
         self._first = self.equipment.first_state(problem.N, problem.common_steps)
+        self._devices = make_devices(self.clock, problem.N, self.seed) if self.clock.is_on else None
+        if self._devices is not None:
+            self._timetable()
 
     @property
     def schedule(self) -> Schedule:
@@ -70,7 +79,28 @@ class Simulation(Rounds):
 
     def start(self) -> RunState:
         """The state before the first round."""
-        return replace(super().start(), clients={name: Rows() for name in self._first})
+        timetable = self._timetable()
+        first = replace(super().start(), clients={name: Rows() for name in self._first})
+        return first if timetable is None else replace(first, clock=timetable.start())
+
+    def opened(self, state: RunState) -> tuple[Call, Respondents]:
+        """The call of the next round, and whoever answers it: by the clock, if there is one."""
+        timetable = self._timetable()
+        if timetable is None:
+            return super().opened(state)
+        return timetable.opened(state.at_server, state.clock, self.who(state))
+
+    def _timetable(self) -> Synchronous | Buffered | None:
+        """Who is called when, made anew for every schedule."""
+        if self._devices is None:
+            return None
+        if self._made is None or self._made.server is not self.server:
+            first = {name: Rows() for name in self._first}
+            nobody = Residents(self.equipment, self.samples, self.executor, self._first, first, Rows())
+            self._made = (Buffered if self.clock.is_buffered else Synchronous)(self.server, self._devices, nobody)
+        return self._made
+
+    _made: Synchronous | Buffered | None = None
 
     def who(self, state: RunState) -> Respondents:
         """The clients of the federation, to whom things may happen."""
@@ -78,14 +108,15 @@ class Simulation(Rounds):
 
     def data(self) -> DataRecord:
         federation = self.federation
-        return DataRecord(federation.dataset.name, federation.N, digests(federation))
+        files = {} if self._devices is None else self._devices.digests
+        return DataRecord(federation.dataset.name, federation.N, digests(federation) | files)
 
     def few_samples(self) -> tuple[Tensor, Tensor]:
         return some_samples(self.federation, self.task, self.task.channels_last)
 
     def job(self, state: RunState) -> Job:
         """The next round, before anything is computed."""
-        return self.residents(state).job(self.server.open(state.at_server))
+        return self.residents(state).job(self.opened(state)[0])
 
     def residents(self, state: RunState) -> Residents:
         """The clients of the federation as they are in a state."""

@@ -116,6 +116,8 @@ def check_experiment(experiment: Experiment, allow_plugins: bool = False) -> Non
         if getattr(faults, name):
             hint = "It plans trouble for a simulation; a real network has its own."
             raise invalid(f"faults.{name}", "0 over sites", getattr(faults, name), hint)
+    if experiment.clock.is_on:
+        raise InputError("clock must be absent over sites: it is a virtual one, and real sites take their own time.")
     if experiment.measure.every:
         hint = "What it measures needs the gradients of all clients."
         raise invalid("measure.every", "0 over sites", experiment.measure.every, hint)

@@ -25,7 +25,10 @@ from fedkeel.plots.sources import Chosen, Given, Source, choose, in_groups, list
 from fedkeel.plots.values import MEASURED, known_names
 from fedkeel.runs.machine import NAMES
 
-SHOWN = ("accuracy", "loss", "rounds", "bytes", "fairness", "drift", "drift-layers", "values", "partition")
+SHOWN = (
+    *("accuracy", "loss", "rounds", "bytes", "clock", "time"),
+    *("fairness", "drift", "drift-layers", "values", "partition"),
+)
 """Kinds of pictures in their order; of these, the ones that runs have the numbers for."""
 MOST_VALUES = 6
 """Named values that are drawn."""

@@ -20,6 +20,10 @@ KINDS = {
     "loss": Kind("test loss over rounds", learning.loss, learning.draw_loss, ("band",)),
     "rounds": Kind("rounds to a target accuracy", rounds.rounds, rounds.draw_rounds, ("target",)),
     "bytes": Kind("test accuracy against bytes sent", learning.traffic, learning.draw_traffic, ("target", "band")),
+    "clock": Kind(
+        "test accuracy over virtual time", learning.virtual_time, learning.draw_virtual_time, ("target", "band")
+    ),
+    "time": Kind("test accuracy over time in rounds", learning.real_time, learning.draw_real_time, ("target", "band")),
     "drift": Kind("client drift over rounds", drift.drift, drift.draw_drift, ("band",), apart=True),
     "drift-layers": Kind("client drift by layer and round", drift.layers, drift.draw_layers, apart=True),
     "values": Kind(

@@ -176,7 +176,7 @@ def source_of(run: Run | Path, data_dir: Path | None = None, allow_plugins: bool
 def _in_memory(run: Run) -> Read:
     simulation = run.simulation
     given = (simulation.algorithm, simulation.seed, simulation.training, simulation.faults, simulation.server.robust)
-    call = call_of(*given, Evaluation(), Measuring(), RunConfig())
+    call = call_of(*given, simulation.clock, Evaluation(), Measuring(), RunConfig())
     settings = {
         field: value for field, value in by_field(call.model_dump(exclude_none=True)).items() if field != "seed"
     }

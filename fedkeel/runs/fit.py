@@ -36,6 +36,9 @@ def check_fits(simulation: Rounds, state: RunState, history: History, whose: str
             if client not in range(simulation.N):
                 raise DataError(f"{whose} does not fit: it has {name} of client {client} of {simulation.N}.")
             _same(f"kind of {name}[{client}]", _kind(example), _kind(row), whose)
+    _same("names of the clock's values", sorted(expected.clock), sorted(state.clock), whose)
+    for name, value in expected.clock.items():
+        _same(f"kind of clock.{name}", _loose_kind(value), _loose_kind(state.clock[name]), whose)
     if isinstance(simulation, Simulation):
         _check_buffers(simulation, state, whose)
 

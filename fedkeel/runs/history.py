@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from typing import Any
 
-from fedkeel.engine.noted import TIMED, Noted
+from fedkeel.engine.noted import TIME, TIMED, Noted
 from fedkeel.errors import InputError, as_html, unknown
 from fedkeel.runs.fairness import Fairness
 from fedkeel.runs.reported import Reported, reported
@@ -94,7 +94,8 @@ class History:
         """What was kept under a name, by round: a number, or the numbers of the cohort by client.
 
         ``names`` are those that there are: what the algorithm noted (FedVeca's ``tau``, ``tau_bar``, ``L``, …, GradMA's
-        ``active`` and ``active_local``) and, with ``[measure]``, ``measure.gamma`` and its kin. ``time.training``,
+        ``active`` and ``active_local``), with ``[measure]`` ``measure.gamma`` and its kin, and with ``[clock]``
+        ``clock.time``, ``clock.seconds`` and, of buffered runs, ``clock.staleness``. ``time.training``,
         ``time.aggregation``, ``time.evaluation`` and ``time.commit`` are there always.
         """
         tables = self.times if name.startswith(TIMED) else self.noted
@@ -185,6 +186,7 @@ class History:
             **{f"test accuracy, {name}": "–" if math.isnan(v) else f"{v:.2%}" for name, v in known.items()},
             "sent in both directions": f"{self.traffic().total / 1e6:,.1f} MB",
             "time in rounds": f"{self.seconds:,.1f} s",
+            **({"virtual time": f"{max(clock.values()):,.1f} s"} if (clock := self.clock()) else {}),
         }
 
     def bytes_to(self, round: int) -> int:
@@ -200,6 +202,16 @@ class History:
         """Bytes sent until a test accuracy was reached, as ``rounds_to`` has it; None if it was not."""
         reached = self.rounds_to(accuracy, model, window)
         return None if reached is None else self.traffic(reached)
+
+    def clock(self) -> dict[int, float]:
+        """Virtual seconds at the end of every round; empty where the run had no ``[clock]``."""
+        times = {round: noted[TIME] for round, noted in self.noted.items() if TIME in noted}
+        return {round: at for round, at in times.items() if not isinstance(at, dict)}
+
+    def virtual_seconds_to(self, accuracy: float, model: str | None = None, window: int = 1) -> float | None:
+        """Virtual seconds until a test accuracy was reached, as ``rounds_to`` has it; None if it was not."""
+        reached = self.rounds_to(accuracy, model, window)
+        return None if reached is None else self.clock().get(reached)
 
     def time_split(self) -> dict[str, float]:
         """Seconds of all rounds by what they went to.

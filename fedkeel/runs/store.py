@@ -441,8 +441,8 @@ class Store:
         try:
             engine, server = tables["engine"], tables["server"]
             ordered = State(**{name: server[name] for name in self._server_order()})
-            t, clients = int(engine["t"]), tables.get("client", {})
-            return RunState(t, ordered, engine["b"], clients, engine["client_buffers"], self._counted(t))
+            t, clients, clock = int(engine["t"]), tables.get("client", {}), State(**tables.get("clock", {}))
+            return RunState(t, ordered, engine["b"], clients, engine["client_buffers"], self._counted(t), clock)
         except KeyError as error:
             raise DamagedError(f"the value {error} of the state is missing") from None
 
@@ -473,6 +473,7 @@ class Store:
         }
         values |= {("server", name): value for name, value in state.server.items()}
         values |= {("client", name): rows for name, rows in state.clients.items()}
+        values |= {("clock", name): value for name, value in state.clock.items()}
         for (owner, name), value in values.items():
             if isinstance(value, Rows):
                 self._write_rows(total, owner, name, state.t, value, saved.get((owner, name)))

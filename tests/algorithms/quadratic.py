@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedkeel.algorithms.contract import Algorithm
 from fedkeel.data import Dataset, Federation, Split, Transform
+from fedkeel.engine.clock import Clock
 from fedkeel.engine.executors import Serial
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.schedule import RandomSchedule
@@ -59,6 +60,7 @@ def simulation(
     clients: Sequence[tuple[float, float]],
     sizes: Sequence[int] | None = None,
     cohorts: Sequence[Sequence[int]] | None = None,
+    clock: Clock | None = None,
     **training: Any,
 ) -> Simulation:
     """Clients (h_i, b_i) with one sample each (or ``sizes``), both coordinates starting at 0, in double precision."""
@@ -71,7 +73,8 @@ def simulation(
     settings = Training(**({"batch_size": 1, "dtype": "float64"} | training))
     schedule = None if cohorts is None else Attendance(settings, cohorts)
     task = Task(Point(), _VALUE, torch.float64)
-    return Simulation(algorithm, task, Federation(dataset, parts, {}), settings, executor=Serial(), schedule=schedule)
+    federation = Federation(dataset, parts, {})
+    return Simulation(algorithm, task, federation, settings, executor=Serial(), schedule=schedule, clock=clock)
 
 
 def rounds(run: Simulation, count: int) -> tuple[list[RunState], list[RoundRecord]]:
