@@ -1,4 +1,4 @@
-"""FedCM: client-level momentum (Xu et al., 2021).
+"""FedCM as somebody outside fedkeel would write it (inside, it is ``fedcm``): client-level momentum (Xu et al., 2021).
 
 client   y ← w;  K_i times:  y ← y − η (a ∇F_i(y) + (1 − a) g)
 server   Δ_i ← y_i − w;   g ← −mean_S Δ_i/(K_i η);   w ← w + mean_S Δ_i
@@ -6,8 +6,8 @@ server   Δ_i ← y_i − w;   g ← −mean_S Δ_i/(K_i η);   w ← w + mean_S
 
 from pydantic import Field
 
-from fedkeel import Algorithm, AlgorithmParams, Law, Local, Message, Paper, State
-from fedkeel.algorithms.corrections import shift
+from fedkeel import Algorithm, AlgorithmParams, Law, Message, Paper, State
+from fedkeel.algorithms.corrections import scaled, shift
 from fedkeel.algorithms.server_steps import average
 
 
@@ -26,13 +26,8 @@ class FedCM(Algorithm):
     def broadcast(self, server, round, clients):
         return Message(w=server.w, g=server.g)
 
-    def local_round(self, local: Local):
-        def gradient(y, b, batch, k):
-            own, loss, b_after = local.task.gradient(y, b, batch)
-            return self.params.a * own, loss, b_after
-
-        trained = local.train(shift((1 - self.params.a) * local.down.g), gradient=gradient)
-        return Message(y=trained.y), local.client, trained
+    def correction(self, local):
+        return scaled(self.params.a) + shift((1 - self.params.a) * local.down.g)
 
     def aggregate(self, server, uploads, round):
         g = average((server.w - uploads.y) / uploads.travel, uploads.clients.uniform)

@@ -1,4 +1,4 @@
-"""FedExP: the server extrapolates (Jhunjhunwala et al., ICLR 2023).
+"""FedExP as somebody outside fedkeel would write it (inside, it is ``fedexp``; Jhunjhunwala et al., ICLR 2023).
 
     client   y ← w;  K_i times:  y ← y − η ∇F_i(y)
     server   Δ_i ← y_i − w;   Δ̄ ← mean_S Δ_i;   η_g ← max(1, ½ mean_S ‖Δ_i‖²/(‖Δ̄‖² + ε));   w ← w + η_g Δ̄

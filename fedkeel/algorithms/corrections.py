@@ -1,4 +1,4 @@
-"""The two terms that corrections are made of. They add up: ``pull(…) + shift(…)``."""
+"""The terms that corrections are made of. They add up: ``pull(…) + shift(…)``, ``scaled(…) + shift(…)``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def pull(strength: Tensor | float, towards: Tensor) -> Correction:
 def shift(by: Tensor) -> Correction:
     """+ s at every step; s is [d] or [K, d]."""
     return Correction(constant=by)
+
+
+def scaled(share: float) -> Correction:
+    """b·∇ in the place of a client's gradient ∇; what is added is not scaled: ``scaled(b) + shift(s)`` is b·∇ + s."""
+    return Correction(share=share)
 
 
 def decay(strength: Tensor | float) -> Correction:

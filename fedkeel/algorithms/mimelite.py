@@ -17,7 +17,6 @@ from torch import Tensor
 from fedkeel.algorithms.contract import (
     Algorithm,
     AlgorithmParams,
-    Answer,
     Clients,
     Law,
     Local,
@@ -27,10 +26,10 @@ from fedkeel.algorithms.contract import (
     Round,
     Uploads,
 )
-from fedkeel.algorithms.corrections import shift
+from fedkeel.algorithms.corrections import scaled, shift
 from fedkeel.algorithms.server_steps import average, towards
 from fedkeel.algorithms.state import State
-from fedkeel.learning.task import Batch
+from fedkeel.learning.correction import Correction
 
 
 class MimeLite(Algorithm):
@@ -64,15 +63,11 @@ class MimeLite(Algorithm):
     def broadcast(self, server: State, round: Round, clients: Clients) -> Message:
         return Message(w=server.w, m=server.m)
 
-    def local_round(self, local: Local) -> Answer:
-        fresh = self._fresh
+    def correction(self, local: Local) -> Correction:
+        return scaled(self._fresh) + shift(self.params.beta * local.down.m)
 
-        def gradient(y: Tensor, b: Tensor, batch: Batch, k: int) -> tuple[Tensor, Tensor, Tensor]:
-            g, loss, b_after = local.task.gradient(y, b, batch)
-            return fresh * g, loss, b_after
-
-        trained = local.train(shift(self.params.beta * local.down.m), gradient=gradient)
-        return Message(y=trained.y, r=local.full_gradient(local.w)), local.client, trained
+    def finish(self, local: Local, y: Tensor) -> tuple[Message, State]:
+        return Message(y=y, r=local.full_gradient(local.w)), local.client
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         p = uploads.clients.weights(self.params.weights)

@@ -5,7 +5,7 @@ fixed once:
 
     q ← ∇loss(y; ξ)                    the gradient, or what an algorithm puts in its place
     q ← m ← α·m + (1 − α)·q            on some coordinates, if an algorithm averages gradients there
-    q ← q + a·(y − r) + s              the algorithm's correction
+    q ← b·q + a·(y − r) + s            the algorithm's correction; b is 1 unless it mixes gradients
     q ← q·min(1, max_norm/‖q‖)         clipping, if on
     q ← q + wd·y                       weight decay, after clipping
     v ← μ·v + q;  q ← v                local momentum, if on; v = 0 at the start of every round

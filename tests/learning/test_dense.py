@@ -108,6 +108,10 @@ CORRECTIONS = {
     "pull by client": lambda K, d: Correction(
         slope=torch.rand(K, 1, dtype=torch.float64), constant=torch.randn(K, d, dtype=torch.float64)
     ),
+    "share": lambda K, d: Correction(share=0.3),
+    "share and pull by client": lambda K, d: Correction(
+        slope=torch.rand(K, 1, dtype=torch.float64), constant=torch.randn(K, d, dtype=torch.float64), share=0.3
+    ),
     "slope and decay": lambda K, d: Correction(slope=0.3, decay=torch.rand(K, 1, dtype=torch.float64)),
 }
 
@@ -161,7 +165,7 @@ def test_averaged_steps_fold_where_whole_layers_are_averaged(name: str, unequal:
     task, steps = four_steps(unequal)
     y, b = task.w0.expand(K, -1), task.b0.expand(K, -1)
     start = torch.randn(K, sum(part.stop - part.start for part in parts), dtype=torch.float64)
-    correction = Correction(slope=0.3, constant=torch.randn(task.d, dtype=torch.float64))
+    correction = Correction(slope=0.3, constant=torch.randn(task.d, dtype=torch.float64), share=0.7)
     one, two = Averaging(parts, 0.4, start.clone()), Averaging(parts, 0.4, start.clone())
     assert task.dense is not None
     assert task.dense.can_average(one) == folds

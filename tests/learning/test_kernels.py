@@ -66,6 +66,7 @@ def later(projection: Projection, **more: Any) -> LaterProjection:
     [
         (Sgd(0.1), Rule(), Descent),
         (Sgd(0.1, weight_decay=0.1, max_move=1.0), Rule(correction=PULL), Descent),
+        (Sgd(0.1), Rule(correction=replace(PULL, share=0.3)), Descent),
         (Sgd(0.1, momentum=torch.zeros(TASK.d)), Rule(averaging=averaging(15)), Descent),
         (Sgd(0.1), Rule(averaging=averaging(7)), None),
         (Sgd(0.1, clip=1.0), Rule(), None),
@@ -77,6 +78,7 @@ def later(projection: Projection, **more: Any) -> LaterProjection:
         (Sgd(0.1), Rule(projection=replace(PROJECTION, own_draws=True)), DenseWorker),
         (Sgd(0.1, weight_decay=0.1), Rule(projection=PROJECTION), None),
         (Sgd(0.1), Rule(projection=PROJECTION, correction=PULL), None),
+        (Sgd(0.1), Rule(projection=PROJECTION, correction=Correction(share=0.3)), None),
         (Sgd(0.1), Rule(projection=PROJECTION, averaging=averaging(15)), None),
         (Sgd(0.1), Rule(projection=replace(PROJECTION, rows=())), None),
         (Sgd(0.1), Rule(projection=replace(PROJECTION, decay=Y[0])), None),

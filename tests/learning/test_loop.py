@@ -51,6 +51,33 @@ def test_the_correction_is_inside_the_clip() -> None:
     assert end(Sgd(0.1, clip=1.0), 4.0, batches(0), shift) == pytest.approx(3.95, abs=1e-12)
 
 
+def test_a_share_of_the_gradient_is_taken_before_anything_is_added() -> None:
+    """g = 4, a share of ¼ and a shift of 0.5 leave 1.5; decay 1 adds 4: y = 4 − 0.1·5.5."""
+    mixed = Correction(share=0.25) + Correction(constant=torch.tensor([0.5], dtype=torch.float64), decay=1.0)
+    assert end(Sgd(0.1), 4.0, batches(0), mixed) == pytest.approx(3.45, abs=1e-15)
+
+
+def test_a_share_of_the_gradient_is_inside_the_clip() -> None:
+    """g = 4 and a share of ⅛ leave 0.5, below the limit of 1; clipped first it were ⅛."""
+    assert end(Sgd(0.1, clip=1.0), 4.0, batches(0), Correction(share=0.125)) == pytest.approx(3.95, abs=1e-12)
+
+
+def test_a_share_of_a_gradient_of_ones_own_leaves_it_as_it_is() -> None:
+    """An algorithm's gradient of 2 is halved in a copy: y = 1 − 0.1·1, and the 2 stays."""
+    own = torch.full((1, 1), 2.0, dtype=torch.float64)
+    rule = Rule(gradient=lambda y, b, batch, k: (own, y[:, 0], b), correction=Correction(share=0.5))
+    start = torch.ones(1, 1, dtype=torch.float64)
+    assert float(train(TASK, start, torch.empty(1, 0), batches(0, 0), Sgd(0.1), rule).y) == pytest.approx(0.8)
+    assert float(own) == 2
+
+
+def test_shares_that_mean_nothing() -> None:
+    with pytest.raises(ValueError, match="each say the share"):
+        Correction(share=0.5) + Correction(share=0.5)
+    with pytest.raises(ValueError, match="cannot go with when"):
+        Correction(share=0.5, when=torch.ones(1, 1, dtype=torch.bool))
+
+
 def test_decay_is_outside_the_clip() -> None:
     """g = 4 clipped to 1, then + 0.5·4: the same 3.7 as weight decay gives."""
     assert end(Sgd(0.1, clip=1.0), 4.0, batches(0), Correction(decay=0.5)) == pytest.approx(3.7, abs=1e-7)

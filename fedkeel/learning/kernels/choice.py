@@ -63,7 +63,9 @@ def fast_steps(
         return None
     if folds(net, sgd, rule):
         y = start.clone()
-        return Descent(net, y, sgd.lr, folded(sgd, rule.correction or Correction(), y), rule.averaging)
+        correction = rule.correction or Correction()
+        share = 1.0 if correction.share is None else correction.share
+        return Descent(net, y, sgd.lr * share, folded(sgd, correction, y), rule.averaging)
     if rule.projection is not None and projects(sgd, rule, rule.projection):
         return DenseWorker(net, rule.projection, start, sgd.lr, positions(batches), all_samples)
     if rule.unforgetting is not None and takes_back(start, batches, sgd, rule, rule.unforgetting):
@@ -72,9 +74,9 @@ def fast_steps(
 
 
 def folds(net: DenseNet, sgd: Sgd, rule: Rule) -> bool:
-    """Whether a step is y ← factor·y + offset − η·q with q = ∇ or m: nothing depends on the size of the gradient."""
+    """Whether a step is y ← factor·y + offset − η·b·q with q = ∇ or m: nothing depends on the size of the gradient."""
     known = rule.used <= {"correction", "averaging"} and used(sgd) <= {"lr", "weight_decay", "max_move"}
-    affine = rule.correction is None or used(rule.correction) <= {"slope", "constant", "decay"}
+    affine = rule.correction is None or used(rule.correction) <= {"slope", "constant", "decay", "share"}
     return known and affine and (rule.averaging is None or net.can_average(rule.averaging))
 
 
