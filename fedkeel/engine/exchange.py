@@ -54,6 +54,16 @@ class Call:
     counted: Tensor
     """The last round, from 1, in which each client's upload counted [K]; 0 if none did yet."""
 
+    def start(self, otherwise: Tensor, row: int | None = None) -> Tensor:
+        """The w [d] that the client at ``row`` is sent, or all are, which need not be the server's own (FedACG).
+
+        ``otherwise`` [d] where no whole model is sent, or none that is everybody's.
+        """
+        w = self.message.get("w")
+        if isinstance(w, PerClient):
+            w = otherwise if row is None else w.rows[row]
+        return w if isinstance(w, Tensor) and w.shape == otherwise.shape else otherwise
+
     def take(self, rows: Sequence[int]) -> Call:
         """The same call to some of its clients only; what they are told stays as it is."""
         kept = list(rows)

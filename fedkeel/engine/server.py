@@ -68,7 +68,7 @@ class RoundRecord:
     losses: tuple[float, ...]
     """Mean local objective of each client of the cohort."""
     drifts: tuple[float, ...]
-    """‖y_i − w‖ of each client of the cohort, where it uploads its model."""
+    """‖y_i − w‖ of each client of the cohort, w being what it was sent, where it uploads its model."""
     bytes_down: int
     bytes_up: int
     seconds: float = math.nan
@@ -177,7 +177,7 @@ class Server:
             steps=tuple(steps.tolist()),
             samples=samples,
             losses=tuple(outcome.loss.tolist()),
-            drifts=tuple(float(torch.linalg.vector_norm(y - state.server.w)) for y in models),
+            drifts=_drifts(call, state.server.w, clients.ids, outcome),
             norms=tuple(norms.clone() for norms in outcome.norms),
             faults=(*answers.faults, *wrong),
             noted=noted | _noted_of(answers, clients.ids),
@@ -301,6 +301,14 @@ def _noted_of(answers: Answers, cohort: tuple[int, ...]) -> dict[str, Noted]:
         name: dict(zip(cohort, value[rows].tolist(), strict=True)) if isinstance(value, Tensor) else value
         for name, value in answers.noted.items()
     }
+
+
+def _drifts(call: Call, w: Tensor, ids: tuple[int, ...], outcome: Outcome) -> tuple[float, ...]:
+    """How far the uploaded models, if any, are from where these clients started; w [d] is the server's."""
+    if "y" not in outcome.message:
+        return ()
+    starts = (call.start(w, row) for row in _places(call.clients.ids, ids))
+    return tuple(float(torch.linalg.vector_norm(y - x)) for y, x in zip(outcome.message.y, starts, strict=True))
 
 
 def _places(ids: tuple[int, ...], some: tuple[int, ...]) -> list[int]:

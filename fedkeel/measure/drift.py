@@ -1,7 +1,7 @@
 """How far the clients of a round drift apart. Looking changes nothing: runs have the same bits with and without it.
 
-With w the model that the round starts from, g_i = ∇F_i(w) over all of client i's samples in evaluation mode, and p_i
-the weights of clients by samples, summing to one over those measured:
+With w the model that clients start the round from, g_i = ∇F_i(w) over all of client i's samples in evaluation mode, and
+p_i the weights of clients by samples, summing to one over those measured:
 
     gamma            Γ = √(Σ p_i‖g_i‖² / ‖Σ p_i g_i‖²), the drift degree of FedGVRGM (equation 4). It is 1 if all
                      gradients are equal, and grows without bound towards a stationary point: so ``gamma_numerator`` and
@@ -22,7 +22,7 @@ and with Δ_i = y_i − w the updates that counted, Δ̄ their plain mean:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -136,7 +136,9 @@ class DriftWatch:
                 "measure.distance_of or measure.drift"
             )
             return {}
-        return of_uploads(seen.record.cohort, y, w, self._rounds.task.layout)
+        places = {client: row for row, client in enumerate(seen.call.clients.ids)}
+        starts = [seen.call.start(w, places[client]) for client in seen.record.cohort]
+        return of_uploads(seen.record.cohort, y, starts, self._rounds.task.layout)
 
     def _tell(self, text: str) -> None:
         if text not in self._told:
@@ -144,16 +146,15 @@ class DriftWatch:
             notice("measure", text)
 
 
-def of_uploads(cohort: tuple[int, ...], y: Tensor, w: Tensor, layout: Layout) -> dict[str, Noted]:
-    """Angles and distances of the models y [S, d] that a cohort made of w [d]."""
-    start = w.double()
-    mean = torch.zeros_like(start)
-    for row in y:
-        mean += (row.double() - start) / len(y)
+def of_uploads(cohort: tuple[int, ...], y: Tensor, starts: Sequence[Tensor], layout: Layout) -> dict[str, Noted]:
+    """Angles and distances of the models y [S, d] that a cohort made of what each was sent, S vectors [d]."""
+    mean = torch.zeros_like(starts[0], dtype=torch.float64)
+    for row, start in zip(y, starts, strict=True):
+        mean += (row.double() - start.double()) / len(y)
     angles, distances = {}, {}
     drifts = {entry.name: 0.0 for entry in layout}
-    for client, row in zip(cohort, y, strict=True):
-        delta = row.double() - start
+    for client, row, start in zip(cohort, y, starts, strict=True):
+        delta = row.double() - start.double()
         angles[client], distances[client] = angle(delta, mean), float(torch.linalg.vector_norm(delta))
         for entry in layout:
             drifts[entry.name] += float(torch.linalg.vector_norm(delta[entry.start : entry.stop])) / len(y)
@@ -180,13 +181,13 @@ def angle(one: Tensor, other: Tensor) -> float:
 
 
 def of_gradients(simulation: Simulation, seen: Seen, measured: Iterable[int]) -> dict[str, Noted]:
-    """What gradients at the model before a round say: of some clients, and of the cohort where that is corrected."""
+    """What gradients where a round starts say: of some clients, and of the cohort where that is corrected."""
     residents, measured = simulation.residents(seen.before), set(measured)
     corrections = _Corrections(residents, seen)
     everyone, before, after = Moments(), Moments(), Moments()
     missed = explained = 0.0
     controlled = False
-    for client, g in gradients(residents, seen.before, sorted(measured | corrections.clients)):
+    for client, g in gradients(residents, seen, sorted(measured | corrections.clients)):
         n = float(simulation.problem.sizes[client])
         if client in measured:
             everyone.add(n, g)
@@ -209,14 +210,16 @@ def of_gradients(simulation: Simulation, seen: Seen, measured: Iterable[int]) ->
     return values
 
 
-def gradients(residents: Residents, state: RunState, clients: Iterable[int]) -> Iterator[tuple[int, Tensor]]:
-    """∇F_i at the global model of a state over all of a client's samples, in evaluation mode, client by client [d].
+def gradients(residents: Residents, seen: Seen, clients: Iterable[int]) -> Iterator[tuple[int, Tensor]]:
+    """∇F_i at the w of a round's call over all of a client's samples, in evaluation mode, client by client [d].
 
-    Clients that keep BatchNorm statistics of their own use these.
+    At the server's own w where the call has none, and for whoever is not called where each is sent another. Clients
+    that keep BatchNorm statistics of their own use these.
     """
     task, seed = residents.equipment.task, residents.equipment.seed
-    w = state.server.w.to(task.device).unsqueeze(0)
+    state, places = seen.before, {client: row for row, client in enumerate(seen.call.clients.ids)}
     for client in clients:
+        w = seen.call.start(state.server.w, places.get(client)).to(task.device).unsqueeze(0)
         b = residents.buffers_of(client, state.b).to(task.device).unsqueeze(0)
         key = None if task.draws_nothing else torch_seed(seed, Purpose.MEASURE, state.t, client)
         total = torch.zeros_like(w)

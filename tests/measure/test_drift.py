@@ -125,7 +125,7 @@ def test_orthogonal_updates() -> None:
     """(3, 0) and (0, 3) from (1, 1): the mean (1.5, 1.5) is 45° from each; both are 3 long, on average 1.5 a layer."""
     layout = Layout.of_parameters(Point())
     y, w = torch.tensor([[4.0, 1.0], [1.0, 4.0]]), torch.ones(2)
-    assert of_uploads((5, 8), y, w, layout) == {
+    assert of_uploads((5, 8), y, [w, w], layout) == {
         "angle": pytest.approx(45),
         "angle_of": pytest.approx({5: 45, 8: 45}),
         "distance_of": {5: 3, 8: 3},
@@ -143,7 +143,8 @@ def test_angles() -> None:
 
 
 def test_a_client_that_stands_still_has_no_angle() -> None:
-    found = of_uploads((0, 1), torch.tensor([[0.0, 0.0], [0.0, 2.0]]), torch.zeros(2), Layout.of_parameters(Point()))
+    y, w = torch.tensor([[0.0, 0.0], [0.0, 2.0]]), torch.zeros(2)
+    found = of_uploads((0, 1), y, [w, w], Layout.of_parameters(Point()))
     angles = found["angle_of"]
     assert isinstance(angles, dict)
     assert math.isnan(angles[0])
