@@ -71,6 +71,7 @@ ALGORITHMS = Registry(
         "gradma": "gradma:GradMA",
         "gradma_w": "gradma_w:GradMAW",
         "gradma_s": "gradma_s:GradMAS",
+        "fedexp": "fedexp:FedExP",
         "fedacg": "fedacg:FedACG",
     }
 )
