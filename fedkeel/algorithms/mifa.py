@@ -88,7 +88,7 @@ class Mifa(Algorithm):
         known = server.U if self.params.fill == "everybody" else U
         if self.params.wait and len(known) < N:
             return server.replace(U=U)
-        return server.replace(w=server.w + self.server_rate * round.lr * _mean(U, server.p), U=U)
+        return server.replace(w=server.w + self.server_rate * round.lr * mean_of(U, server.p, server.w), U=U)
 
     @property
     def server_rate(self) -> float:
@@ -111,9 +111,9 @@ def _seen(server: State, present: tuple[int, ...]) -> Tensor:
     return seen
 
 
-def _mean(U: Rows, p: Tensor) -> Tensor:
-    """Σ_N p_i U_i [d], added in client order whatever the order of their reports."""
-    total = torch.zeros_like(next(iter(U.values())))
+def mean_of(U: Rows, p: Tensor, like: Tensor) -> Tensor:
+    """Σ_N p_i U_i, a vector ``like`` [d], added in client order whatever the order of their reports."""
+    total = torch.zeros_like(like)
     for client in sorted(U):
         total.add_(U[client] * p[client])
     return total

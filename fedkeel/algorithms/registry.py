@@ -73,6 +73,7 @@ ALGORITHMS = Registry(
         "gradma_s": "gradma_s:GradMAS",
         "fedexp": "fedexp:FedExP",
         "fedacg": "fedacg:FedACG",
+        "fedvarp": "fedvarp:FedVARP",
     }
 )
 
