@@ -72,7 +72,10 @@ ALGORITHMS = Registry(
         "gradma_w": "gradma_w:GradMAW",
         "gradma_s": "gradma_s:GradMAS",
         "fedexp": "fedexp:FedExP",
+        "fedcm": "fedcm:FedCM",
         "fedacg": "fedacg:FedACG",
+        "fedavg_cm": "fedavg_cm:FedAvgCM",
+        "scaffold_m": "scaffold_m:ScaffoldM",
         "fedvarp": "fedvarp:FedVARP",
     }
 )

@@ -33,6 +33,14 @@ def control_gain(w: Tensor, rows: Iterable[Tensor], rates: Tensor, c: Tensor) ->
     return average_gap(w, rows, rates) - c
 
 
+def mean_direction(w: Tensor, rows: Iterable[Tensor], travel: Tensor) -> Tensor:
+    """mean_S (w − y_i)/(K_i η) of models rows_i = y_i that clients made of w [d], given K_i η [S, 1]: the mean step.
+
+    That is what steps followed, all in it: what a gradient was mixed with, corrections, clipping and weight decay.
+    """
+    return average_gap(w, rows, 1 / (len(travel) * travel.squeeze(1)))
+
+
 def gaps(w: Tensor, rows: Iterable[Tensor]) -> Iterator[Tensor]:
     """w − rows_i one by one; each is overwritten when the next comes, which spares new memory, and may be changed."""
     space = torch.empty_like(w)
