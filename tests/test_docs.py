@@ -81,6 +81,12 @@ TRAFFIC: dict[tuple[str, str], tuple[str, str]] = {
     ("mifa", DEFAULT): ("d", "d"),
     ("mifam", DEFAULT): ("d", "d"),
     ("mimelite", DEFAULT): ("2*d", "2*d"),
+    ("fedexp", DEFAULT): ("d", "d"),
+    ("fedcm", DEFAULT): ("2*d", "d"),
+    ("fedacg", DEFAULT): ("d", "d"),
+    ("fedavg_cm", DEFAULT): ("2*d", "d"),
+    ("scaffold_m", DEFAULT): ("2*d", "d"),
+    ("fedvarp", DEFAULT): ("d", "d"),
     ("fedbn", DEFAULT): ("d - bn", "d - bn"),
 }
 
@@ -118,6 +124,12 @@ STATE: dict[str, tuple[str, str]] = {
     "mifa": ("0", "(1 + N)*d"),
     "mifam": ("0", "(2 + N)*d"),
     "mimelite": ("0", "2*d"),
+    "fedexp": ("0", "2*d"),
+    "fedcm": ("0", "2*d"),
+    "fedacg": ("0", "2*d"),
+    "fedavg_cm": ("0", "2*d"),
+    "scaffold_m": ("d", "3*d"),
+    "fedvarp": ("0", "(1 + N)*d"),
     "fedbn": ("bn", "d"),
 }
 OURS: dict[str, tuple[str, str, str]] = {

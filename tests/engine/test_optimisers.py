@@ -94,12 +94,14 @@ def test_every_algorithm_takes_adam_or_says_why_not(name: str) -> None:
 def test_those_that_read_nothing_off_steps_take_any() -> None:
     assert sorted(name for name, known in ALGORITHMS.items() if takes_any(known)) == [
         "centralised",
+        "fedacg",
         "fedadagrad",
         "fedadam",
         "fedavg",
         "fedavgm",
         "fedbn",
         "feddyn",
+        "fedexp",
         "fedmlb",
         "fedmlbm",
         "fedprox",
