@@ -87,6 +87,7 @@ TRAFFIC: dict[tuple[str, str], tuple[str, str]] = {
     ("fedavg_cm", DEFAULT): ("2*d", "d"),
     ("scaffold_m", DEFAULT): ("2*d", "d"),
     ("fedvarp", DEFAULT): ("d", "d"),
+    ("fedinit", DEFAULT): ("d", "d"),
     ("fedbn", DEFAULT): ("d - bn", "d - bn"),
 }
 
@@ -130,6 +131,7 @@ STATE: dict[str, tuple[str, str]] = {
     "fedavg_cm": ("0", "2*d"),
     "scaffold_m": ("d", "3*d"),
     "fedvarp": ("0", "(1 + N)*d"),
+    "fedinit": ("d", "d"),
     "fedbn": ("bn", "d"),
 }
 OURS: dict[str, tuple[str, str, str]] = {

@@ -77,6 +77,7 @@ ALGORITHMS = Registry(
         "fedavg_cm": "fedavg_cm:FedAvgCM",
         "scaffold_m": "scaffold_m:ScaffoldM",
         "fedvarp": "fedvarp:FedVARP",
+        "fedinit": "fedinit:FedInit",
     }
 )
 

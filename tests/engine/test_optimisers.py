@@ -102,6 +102,7 @@ def test_those_that_read_nothing_off_steps_take_any() -> None:
         "fedbn",
         "feddyn",
         "fedexp",
+        "fedinit",
         "fedmlb",
         "fedmlbm",
         "fedprox",
