@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -17,7 +17,7 @@ from fedkeel.algorithms.registry import as_algorithm
 from fedkeel.algorithms.validate import checked
 from fedkeel.calls import call_of
 from fedkeel.data import Federation
-from fedkeel.effects import check_batches, check_effects, check_measured
+from fedkeel.effects import check_average, check_batches, check_effects, check_measured
 from fedkeel.engine import devices
 from fedkeel.engine.choice import make_executor
 from fedkeel.engine.clock import Clock
@@ -149,11 +149,12 @@ class Run:
         return at_clients.local_only(self.simulation, self.state, arguments.whole("rounds", rounds, 1))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The global model for ``torch.nn.Module.load_state_dict``."""
-        return self.simulation.task.state_dict(self.state.server.w, self.state.b)
+        """The global model, or the average over rounds that is reported, for ``torch.nn.Module.load_state_dict``."""
+        result = self.simulation.reported(self.state)
+        return self.simulation.task.state_dict(result.server.w, result.b)
 
     def save_model(self, path: str | Path) -> None:
-        """Write the global model as safetensors, in the place of a file that is there already."""
+        """Write the model of ``state_dict`` as safetensors, in the place of a file that is there already."""
         try:
             run_directory.export_model(self.simulation, self.state, arguments.path("path", path))
         except run_directory.ExportError as error:
@@ -220,6 +221,9 @@ def train(
     robust: Robust | dict[str, Any] | None = None,
     clock: Clock | dict[str, Any] | None = None,
     evaluate_every: int = 1,
+    average: Literal["ema", "swa"] | None = None,
+    average_decay: float | None = None,
+    average_from: int | None = None,
     measure: Measuring | dict[str, Any] | None = None,
     executor: str = "auto",
     workers: int | None = None,
@@ -251,6 +255,10 @@ def train(
     ``measure`` asks for drift to be measured every so many rounds, e.g. ``{"every": 10}``, or with the gradients of 20
     clients only ``{"every": 10, "clients": 20}``; ``history.values("measure.gamma")`` and its kin hold it. It costs a
     pass over the samples of those clients each time, and changes no bit of the run.
+
+    ``average`` reports the average of the models over rounds in the place of the last: ``"ema"``, an exponential one
+    (``average_decay``, by default 0.9), or ``"swa"``, the plain mean from round ``average_from`` on. Training does not
+    see it; it costs one more evaluation, and the model of the last round is evaluated beside it.
 
     ``executor`` is ``auto``, ``serial``, ``pool`` or ``stacked``. ``serial`` and ``pool`` give the same bits on a
     machine; ``stacked``, which ``auto`` may take, gives the same numbers up to round-off. ``threads`` are torch's in
@@ -285,7 +293,10 @@ def train(
         measure = checked("measure", Measuring, {} if measure is None else measure)
     check_measured(measure, data)
     measures = as_metrics(metrics)
-    evaluation = Evaluation(every=arguments.whole("evaluate_every", evaluate_every, 1), metrics=tuple(measures))
+    averages = {"average": average, "average_decay": average_decay, "average_from": average_from}
+    every = arguments.whole("evaluate_every", evaluate_every, 1)
+    evaluation = checked("", Evaluation, {"every": every, "metrics": tuple(measures), **averages})
+    check_average(evaluation, settings, lambda name: name.rpartition(".")[2])
     threads = arguments.whole("threads", threads, 1)
     workers = None if workers is None else arguments.whole("workers", workers, 1, hint="None is one per core.")
     listeners = _listeners(watch, stop, enough)
@@ -307,7 +318,10 @@ def train(
     with session.surroundings(how, folder):
         task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], as_loss(loss), place)
         task.metrics = measures
-        simulation = Simulation(chosen, task, data, settings, seed, made, faults=faults, robust=robust, clock=clock)
+        averaging = evaluation.averaging
+        simulation = Simulation(
+            chosen, task, data, settings, seed, made, faults=faults, robust=robust, averaging=averaging, clock=clock
+        )
         end = session.conduct(call, simulation, folder, listeners, resume)
     return Run(chosen.name, simulation, end.state, end.history, folder, end.why)
 

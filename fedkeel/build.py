@@ -12,7 +12,7 @@ from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.config import Experiment
 from fedkeel.data import Dataset, Federation, from_npz_folder, load
 from fedkeel.data.sources import SITES, SOURCES, is_path
-from fedkeel.effects import check_batches, check_data, check_effects, check_measured
+from fedkeel.effects import check_average, check_batches, check_data, check_effects, check_measured
 from fedkeel.engine import devices
 from fedkeel.engine.choice import make_executor
 from fedkeel.engine.devices import CPU
@@ -103,6 +103,7 @@ def make_simulation(
     task.metrics = as_metrics(experiment.evaluation.metrics)
     kind = algorithm_class(experiment.algorithm.name, allow_plugins)
     check_effects(kind, experiment.training, experiment.faults, experiment.run.executor, experiment.run.workers)
+    check_average(experiment.evaluation, experiment.training)
     algorithm = kind(**experiment.algorithm_params())
     executor = make_executor(experiment.run.executor, experiment.run.workers, device)
     return Simulation(
@@ -114,5 +115,6 @@ def make_simulation(
         executor,
         faults=experiment.faults,
         robust=experiment.robust,
+        averaging=experiment.evaluation.averaging,
         clock=experiment.clock,
     )

@@ -25,6 +25,7 @@ from fedkeel.algorithms.contract import Algorithm, Law, Problem
 from fedkeel.algorithms.registry import algorithm_class, make_algorithm
 from fedkeel.algorithms.state import PerClient, State, bytes_down, bytes_up
 from fedkeel.data import Federation, from_clients
+from fedkeel.engine.averaging import Averaging
 from fedkeel.engine.buffered import STALENESS
 from fedkeel.engine.client import local_of, train_together
 from fedkeel.engine.clock import Clock, takes_stale_uploads
@@ -202,6 +203,7 @@ def tiny_simulation(
     executor: Serial | None = None,
     faults: Faults | None = None,
     robust: Robust | None = None,
+    averaging: Averaging | None = None,
     clock: Clock | None = None,
     **training: Any,
 ) -> Simulation:
@@ -223,6 +225,7 @@ def tiny_simulation(
         executor=executor or Serial(),
         faults=faults,
         robust=robust,
+        averaging=averaging,
         clock=clock,
     )
 

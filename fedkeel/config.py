@@ -19,7 +19,7 @@ from fedkeel.algorithms.registry import algorithm_class
 from fedkeel.algorithms.validate import Settings, checked, sentence
 from fedkeel.data.partitions import RULES
 from fedkeel.data.sources import GIVEN, brings_clients
-from fedkeel.effects import check_data, check_effects
+from fedkeel.effects import check_average, check_data, check_effects
 from fedkeel.engine.choice import MOST_WORKERS, NAMES
 from fedkeel.engine.clock import Clock, check_clock
 from fedkeel.engine.faults import check_needs
@@ -409,6 +409,7 @@ def _validated(table: dict[str, Any], origin: _Origin, allow_plugins: bool) -> E
         check_clock(algorithm, experiment.clock, experiment.faults, experiment.training)
         _check_names(experiment)
         check_data(experiment)
+        check_average(experiment.evaluation, experiment.training)
         run = experiment.run
         check_effects(algorithm, experiment.training, experiment.faults, run.executor, run.workers)
     except ValidationError as error:

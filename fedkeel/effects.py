@@ -18,6 +18,7 @@ from fedkeel.measure.settings import Measuring
 
 if TYPE_CHECKING:
     from fedkeel.config import Experiment
+    from fedkeel.runs.runner import Evaluation
 
 
 def check_effects(
@@ -102,6 +103,14 @@ def check_measured(measure: Measuring, federation: Federation) -> None:
     if measure.clients is not None and measure.clients > federation.N:
         hint = "Leave it out to take the gradients of all."
         raise invalid("measure.clients", f"at most the {federation.N} clients that there are", measure.clients, hint)
+
+
+def check_average(evaluation: Evaluation, training: Training, called: Callable[[str], str] = str) -> None:
+    """Refuse an average that no round of a run would be part of."""
+    first = evaluation.average_from
+    if first is not None and first > training.rounds:
+        hint = "No model would count; begin earlier, or leave the average out."
+        raise invalid(called("evaluation.average_from"), f"at most the {training.rounds} rounds", first, hint)
 
 
 def check_batches(training: Training, largest: int) -> None:

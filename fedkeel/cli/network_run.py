@@ -14,7 +14,7 @@ from fedkeel import build, config
 from fedkeel.cli import experiments
 from fedkeel.cli.experiments import Options
 from fedkeel.cli.main import print_json
-from fedkeel.cli.screen import Life, headline, say, show_table
+from fedkeel.cli.screen import Life, headline, reports, say, show_table
 from fedkeel.data.sources import SITES, brings_clients
 from fedkeel.engine.sites import SiteRounds
 from fedkeel.errors import InputError, invalid
@@ -111,6 +111,7 @@ def identity(rounds: SiteRounds) -> list[str]:
         rounds.data().name,
         f"{rounds.executor.describe()}{share}",
         f"{rounds.task.d:,} parameters",
+        *reports(rounds),
     ]
 
 

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkeel.comparison.histories import Row
+from fedkeel.engine.rounds import Rounds
 from fedkeel.engine.noted import TIME
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import printable
@@ -83,8 +84,15 @@ def identity(simulation: Simulation) -> list[str]:
         federation.dataset.name,
         f"{federation.N} clients, {name}{alpha}{share}",
         f"{simulation.task.d:,} parameters{_minimised(simulation.task.loss)}",
+        *reports(simulation),
         simulation.executor.describe(),
     ]
+
+
+def reports(rounds: Rounds) -> list[str]:
+    """Which model a run reports, where it is not the last one."""
+    averaging = rounds.server.averaging
+    return [] if averaging is None else [f"reports {averaging.kind.upper()}: {averaging}"]
 
 
 def _minimised(loss: Loss) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedkeel.algorithms.contract import Algorithm, Problem
 from fedkeel.algorithms.state import State
+from fedkeel.engine.averaging import Averaged
 from fedkeel.engine.exchange import About, Answers, Call, Model, Outcome, Question, Respondents
 from fedkeel.engine.executors import Computing
 from fedkeel.engine.noted import TIMED, Noted
@@ -40,7 +41,7 @@ class DataRecord:
 
 @dataclass(frozen=True)
 class RunState:
-    """Everything that the next round depends on."""
+    """Everything that the next round depends on, and the average of models that goes on beside it."""
 
     t: int
     """Rounds done."""
@@ -53,13 +54,15 @@ class RunState:
     """Buffers that stay with the clients (``buffers = "local"``)."""
     counted: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int32))
     """The last round, from 1, in which each client's upload counted [N]; 0 if none did yet."""
+    averaged: Averaged | None = None
+    """The average of models over rounds, which no round depends on; None where there is none."""
     clock: State = field(default_factory=State)
     """The virtual clock, and who is at work by it; empty where there is none."""
 
     @property
     def at_server(self) -> ServerState:
         """What of it the server knows."""
-        return ServerState(self.t, self.server, self.b, self.counted)
+        return ServerState(self.t, self.server, self.b, self.counted, self.averaged)
 
     def after(self, server: ServerState, cohort: tuple[int, ...], answers: Answers, keeps_buffers: bool) -> RunState:
         """The state after a round in which a cohort's answers counted: only these clients remember the round."""
@@ -69,7 +72,8 @@ class RunState:
             if keeps_buffers and outcome.buffers.numel():
                 buffers = buffers.put(cohort, outcome.buffers)
         clock = self.clock if answers.clock is None else answers.clock
-        return RunState(server.t, server.server, server.b, clients, buffers, server.counted, clock)
+        averaged = server.averaged
+        return RunState(server.t, server.server, server.b, clients, buffers, server.counted, averaged, clock)
 
 
 @dataclass(frozen=True)
@@ -173,12 +177,19 @@ class Rounds:
     def evaluate(self, state: RunState, on: str = "test") -> dict[str, Score]:
         """Accuracy and loss of every candidate model on the test set (or on all ``train`` samples)."""
         scores = {name: self._score(state, w, b, on) for name, (w, b) in self.candidates(state).items()}
-        personal = self._personal_score(state) if on == "test" else None
+        personal = self._personal_score(self.reported(state)) if on == "test" else None
         return scores if personal is None else {"client_mean": personal} | scores
 
     def candidates(self, state: RunState) -> dict[str, Model]:
-        """The models that the algorithm offers as its result, by name."""
+        """The models that a run offers as its result, by name; the first is the one that it reports."""
         return self.server.candidates(state.at_server)
+
+    def reported(self, state: RunState) -> RunState:
+        """The state as those see it who use the result: an average over rounds stands in the place of the model."""
+        averaged = state.averaged
+        if averaged is None:
+            return state
+        return replace(state, server=state.server.replace(w=averaged.w), b=averaged.b)
 
     @property
     def has_personal_models(self) -> bool:
@@ -239,6 +250,7 @@ class Rounds:
     def evaluate_clients(self, state: RunState) -> dict[int, Score]:
         """What each client would use, on its own test samples (its training samples where it has no test set)."""
         on: About = "own" if self.client_split(state) == "test" else "train"
+        state = self.reported(state)
         return self._scores(state, self.question_to_all(state, on))
 
     def client_split(self, state: RunState) -> str:

@@ -19,6 +19,7 @@ from fedkeel.algorithms.contract import Algorithm, Clients, Problem, Round, Uplo
 from fedkeel.algorithms.registry import is_registered
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import State, bytes_down
+from fedkeel.engine.averaging import Averaged, Averaging
 from fedkeel.engine.exchange import About, Answers, Call, Fault, Model, Outcome, Question
 from fedkeel.engine.noted import Noted, as_noted, both
 from fedkeel.engine.randomness import Moment, Purpose, torch_seed
@@ -51,6 +52,8 @@ class ServerState:
     """Global buffers [m]."""
     counted: Tensor
     """The last round, from 1, in which each client's upload counted [N]; 0 if none did yet."""
+    averaged: Averaged | None = None
+    """The average of models over rounds; None where none is asked for, and before the first model counts."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ class Server:
     buffer_layout: Layout = field(default_factory=lambda: Layout(()))
     robust: Robust = field(default_factory=Robust)
     """What stands in the place of the mean of uploads."""
+    averaging: Averaging | None = None
+    """Which average of models over rounds is reported, if one is."""
 
     def __post_init__(self) -> None:
         check_robust(type(self.algorithm), self.robust, self.policy)
@@ -127,7 +132,18 @@ class Server:
         return Call(round, clients, message, steps, state.b, self.problem.common_steps, self._counted(state)[list(ids)])
 
     def close(self, state: ServerState, call: Call, answers: Answers, ask: Ask) -> tuple[ServerState, RoundRecord]:
-        """The state after a round, and what it was like; where nobody answered, everything stays as it is."""
+        """The state after a round, and what it was like; where nobody answered, the model stays as it is.
+
+        The average of models over rounds counts such a round like any other.
+        """
+        closed, record = self._closed(state, call, answers, ask)
+        if self.averaging is None:
+            return closed, record
+        own, b = next(iter(self._own_candidates(closed).values()))
+        averaged = self.averaging.after(closed.t, state.averaged, own, b, self.buffer_layout)
+        return replace(closed, averaged=averaged), record
+
+    def _closed(self, state: ServerState, call: Call, answers: Answers, ask: Ask) -> tuple[ServerState, RoundRecord]:
         receivers = len(call.clients.ids) if answers.received is None else answers.received
         down = bytes_down(call.message, receivers) + self.buffer_bytes(receivers)
         up = answers.sent * answers.upload_bytes + self.buffer_bytes(answers.sent)
@@ -151,7 +167,6 @@ class Server:
                 f"{needs(self.robust)}; the round is not closed: go on with --resume, or start anew with a smaller f "
                 "or more clients a round."
             )
-        models = outcome.message.y if "y" in outcome.message else ()
         uploads = Uploads(
             outcome.message,
             clients,
@@ -188,7 +203,23 @@ class Server:
         return f"{self.algorithm.title} diverged in round {state.t + 1}"
 
     def candidates(self, state: ServerState) -> dict[str, Model]:
-        """The models that the algorithm offers as its result, by name."""
+        """The models that a run offers as its result, by name: first the average over rounds, if there is to be one.
+
+        As long as no model counts for it, the average is the model that the algorithm itself reports.
+        """
+        own = self._own_candidates(state)
+        if self.averaging is None:
+            return own
+        if self.averaging.kind in own:
+            raise InputError(
+                f"{self.algorithm.title} has a candidate named {self.averaging.kind!r} itself, as the average over "
+                "rounds is named; rename it, or leave evaluation.average out."
+            )
+        averaged = state.averaged
+        first = next(iter(own.values())) if averaged is None else (averaged.w, averaged.b)
+        return {self.averaging.kind: first} | own
+
+    def _own_candidates(self, state: ServerState) -> dict[str, Model]:
         with self._keyed(Moment.CANDIDATES, state.t):
             return {name: (w, state.b) for name, w in self.algorithm.candidates(state.server).items()}
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedkeel.algorithms.contract import Algorithm, Problem
 from fedkeel.data.dataset import Federation
 from fedkeel.data.digest import digests
+from fedkeel.engine.averaging import Averaging
 from fedkeel.engine.buffered import Buffered
 from fedkeel.engine.client import Equipment
 from fedkeel.engine.clock import Clock, check_clock, make_devices
@@ -44,6 +45,7 @@ class Simulation(Rounds):
         schedule: Schedule | None = None,
         faults: Faults | None = None,
         robust: Robust | None = None,
+        averaging: Averaging | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.federation = federation
@@ -60,7 +62,9 @@ class Simulation(Rounds):
         average_size = -(-int(sizes.sum()) // len(sizes))
         problem = Problem(task.w0, task.layout, sizes, training.local_steps(average_size), task.b0)
         layout, robust = task.buffer_layout, robust or Robust()
-        super().__init__(Server(algorithm, problem, training, schedule, seed, self.faults, layout, robust), task)
+        policy = self.faults
+        server = Server(algorithm, problem, training, schedule, seed, policy, layout, robust, averaging)
+        super().__init__(server, task)
         self.equipment = Equipment(algorithm, task, training, schedule, self.seed, self.faults.max_update_norm)
         self._first = self.equipment.first_state(problem.N, problem.common_steps)
         self._devices = make_devices(self.clock, problem.N, self.seed) if self.clock.is_on else None

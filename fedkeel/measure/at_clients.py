@@ -127,6 +127,7 @@ def _compared(simulation: Simulation, state: RunState, how: str, shared: Models,
 
 def _used(simulation: Simulation, state: RunState) -> Models:
     """The models that clients use, as ``Rounds.evaluate_clients`` has them."""
+    state = simulation.reported(state)
     residents = simulation.residents(state)
     personal = residents.personal(simulation.question_to_all(state, "own"))
     return lambda client: (

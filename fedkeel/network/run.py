@@ -157,8 +157,8 @@ def make_rounds(
     check_batches(training, int(sizes.max()))
     average = -(-int(sizes.sum()) // len(sizes))
     problem = Problem(task.w0, task.layout, sizes, training.local_steps(average), task.b0)
-    layout, robust = task.buffer_layout, experiment.robust
-    server = Server(algorithm, problem, training, schedule, seed, experiment.faults, layout, robust)
+    layout, robust, averaging = task.buffer_layout, experiment.robust, experiment.evaluation.averaging
+    server = Server(algorithm, problem, training, schedule, seed, experiment.faults, layout, robust, averaging)
     equipment = Equipment(algorithm, task, training, schedule, seed, experiment.faults.max_update_norm)
     transform = held.dataset.transform
     check_on(task, *prepared(*held.example, transform, dtype, False), held.dataset.name, held.dataset.classes)

@@ -72,11 +72,14 @@ def environment() -> dict[str, Any]:
 
 
 def export_model(simulation: Rounds, state: RunState, path: Path) -> str:
-    """The global model as safetensors: ``fedkeel.load_model(module, path)`` reads it back.
+    """The model that a run ends with as safetensors: ``fedkeel.load_model(module, path)`` reads it back.
+
+    That is the global model, or the average over rounds where one is reported.
 
     The digest of its tensors stands in the file and is returned.
     """
-    tensors = simulation.task.state_dict(state.server.w, state.b)
+    result = simulation.reported(state)
+    tensors = simulation.task.state_dict(result.server.w, result.b)
     if not path.parent.is_dir():
         raise InputError(
             f"the model cannot be written to {path}: there is no folder {path.parent}; make it first, or choose "

@@ -27,6 +27,7 @@ def check_fits(simulation: Rounds, state: RunState, history: History, whose: str
         kind = _loose_kind if grows else _kind
         _same(f"kind of server.{name}", kind(value), kind(state.server[name]), whose)
     _same("kind of buffers", _kind(expected.b), _kind(state.b), whose)
+    _check_average(simulation, state, whose)
     _same("names of client values", sorted(expected.clients), sorted(state.clients), whose)
     tables = {f"client.{name}": (rows, template[name]) for name, rows in state.clients.items()}
     tables["client buffers"] = (state.client_buffers, expected.b)
@@ -41,6 +42,18 @@ def check_fits(simulation: Rounds, state: RunState, history: History, whose: str
         _same(f"kind of clock.{name}", _loose_kind(value), _loose_kind(state.clock[name]), whose)
     if isinstance(simulation, Simulation):
         _check_buffers(simulation, state, whose)
+
+
+def _check_average(simulation: Rounds, state: RunState, whose: str) -> None:
+    """Refuse an average of other models, by another rule, or of more models than there were rounds."""
+    averaged, averaging = state.averaged, simulation.server.averaging
+    if averaged is None:
+        return
+    _same("rule of the average over rounds", str(averaging), averaged.rule, whose)
+    _same("kind of the average over rounds", _kind(state.server.w), _kind(averaged.w), whose)
+    _same("kind of the averaged buffers", _kind(state.b), _kind(averaged.b), whose)
+    if not (isinstance(averaged.models, int) and 0 < averaged.models <= state.t):
+        raise DataError(f"{whose} is not whole: its average is one of {averaged.models} models of {state.t} rounds.")
 
 
 def _check_buffers(simulation: Simulation, state: RunState, whose: str) -> None:

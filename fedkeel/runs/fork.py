@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedkeel import arguments
 from fedkeel.engine.rounds import Rounds, RunState
 from fedkeel.errors import DataError, invalid
+from fedkeel.notices import notice
 from fedkeel.runs.fit import check_fits
 from fedkeel.runs.history import History
 from fedkeel.runs.store import Store
@@ -47,9 +48,21 @@ class Fork:
         state = source.read_state(self.round)
         if state is None:
             raise DataError(f"the run in {self.directory} has no state yet; wait for its first round.")
+        state = _with_own_average(state, simulation, self.directory)
         history = source.history(until=state.t)
         check_fits(simulation, state, history, f"the state of {self.directory} after round {state.t}")
         if simulation.training.rounds <= state.t:
             allowed = f"above {state.t}, the round that the new run starts from"
             raise invalid("training.rounds", allowed, simulation.training.rounds)
         return state, history
+
+
+def _with_own_average(state: RunState, simulation: Rounds, directory: Path) -> RunState:
+    """The state with an average over rounds only if it is the one that the new run asks for; another begins anew."""
+    averaging, averaged = simulation.server.averaging, state.averaged
+    if averaged is not None and str(averaging) == averaged.rule:
+        return state
+    if averaging is not None and state.t >= averaging.first:
+        before = "has none" if averaged is None else f"has another ({averaged.rule})"
+        notice("average", f"the {averaging} begins anew after round {state.t}: the run in {directory} {before}")
+    return replace(state, averaged=None)

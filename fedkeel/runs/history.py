@@ -116,8 +116,12 @@ class History:
         return list(dict.fromkeys(name for m in self.measured for name in m.metrics))
 
     def default_model(self, split: str = "test") -> str:
-        """The candidate that a run reports."""
-        return next((m.model for m in self.measured if m.split == split), "global")
+        """The candidate that a run reports: the first of its last evaluation.
+
+        Earlier rounds of a fork may have reported another, since an average over rounds can begin with it.
+        """
+        last = next((m.round for m in reversed(self.measured) if m.split == split), None)
+        return next((m.model for m in self.measured if m.split == split and m.round == last), "global")
 
     def models(self, split: str = "test") -> list[str]:
         """All candidates that were evaluated."""

@@ -203,17 +203,18 @@ def _measured(db: sqlite3.Connection) -> dict[str, Any]:
         if not schema.columns_fit(row, "iiif"):
             raise DamagedError("a row of rounds holds what it cannot")
         done, traffic, seconds = max(done, row[0]), traffic + row[1] + row[2], seconds + (row[3] or 0.0)
-    points: list[tuple[int, float]] = []
-    first = None
+    points: dict[str, list[tuple[int, float]]] = {}
+    at, model = -1, ""
     query = "SELECT round, model, accuracy FROM metrics NOT INDEXED WHERE +split = 'test' ORDER BY rowid"
     for row in db.execute(query):
         if not schema.columns_fit(row, "itf"):
             raise DamagedError("a row of metrics holds what it cannot")
-        first = row[1] if first is None else first
-        if row[1] == first:
-            points.append((row[0], math.nan if row[2] is None else row[2]))
-    curve = thinned([accuracy for _, accuracy in points])
-    return {"done": done, "bytes": traffic, "seconds": seconds, "accuracy": reported(points, done), "curve": curve}
+        if row[0] != at:
+            at, model = row[0], row[1]  # the first of the last evaluation is what the run reports
+        points.setdefault(row[1], []).append((row[0], math.nan if row[2] is None else row[2]))
+    chosen = points.get(model, [])
+    curve = thinned([accuracy for _, accuracy in chosen])
+    return {"done": done, "bytes": traffic, "seconds": seconds, "accuracy": reported(chosen, done), "curve": curve}
 
 
 def thinned(values: Sequence[float], most: int = CURVE) -> tuple[float, ...]:

@@ -7,21 +7,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedkeel.algorithms.validate import Settings
+from fedkeel.engine.averaging import Averaging, Kind
 from fedkeel.engine.exchange import Fault, Model
 from fedkeel.engine.noted import TIMED, Noted
 from fedkeel.engine.rounds import Look, Rounds, RunState
 from fedkeel.engine.server import RoundRecord
 from fedkeel.engine.settings import Until
-from fedkeel.errors import FedkeelError
+from fedkeel.errors import FedkeelError, InputError
 from fedkeel.learning.task import Score
 from fedkeel.notices import notice
 from fedkeel.runs import health
 from fedkeel.runs.fairness import fairness
 from fedkeel.runs.history import History, Measured, RoundSummary, mean
 from fedkeel.runs.store import Store
+
+DECAY = 0.9
+"""Of an exponential average where none is given: about the last ten models count."""
 
 
 class Evaluation(Settings):
@@ -34,6 +38,40 @@ class Evaluation(Settings):
     metrics: tuple[str, ...] = Field(
         (), description="what is measured beside accuracy and loss: f1 (macro); for real targets mae, mse, rmse, r2"
     )
+    average: Kind | None = Field(
+        None,
+        description="report the average of the models over rounds in the place of the last: ema (exponential, late "
+        "models count most) or swa (the plain mean from average_from on); training does not see it; absent: none",
+    )
+    average_decay: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description=f"β of ema: a model counts β times as much as the one after it; absent: {DECAY} with ema",
+    )
+    average_from: int | None = Field(
+        None, ge=1, description="of swa: the first round whose model counts; until then the model itself is reported"
+    )
+
+    @model_validator(mode="after")
+    def _heard(self) -> Evaluation:
+        """What the chosen average does not know would have no effect."""
+        owners = {"average_decay": "ema", "average_from": "swa"}
+        for name, owner in owners.items():
+            if getattr(self, name) is not None and self.average != owner:
+                raise ValueError(f"given without {name}, which has an effect with average = {owner!r} only")
+        if self.average == "swa" and self.average_from is None:
+            raise ValueError("given average_from, the first round whose model counts, with average = 'swa'")
+        return self
+
+    @property
+    def averaging(self) -> Averaging | None:
+        """The average to report, if there is to be one."""
+        if self.average is None:
+            return None
+        if self.average == "ema":
+            return Averaging("ema", decay=DECAY if self.average_decay is None else self.average_decay)
+        return Averaging("swa", first=self.average_from or 1)
 
 
 @dataclass(frozen=True)
@@ -85,6 +123,11 @@ def execute(
     The last is that after which ``training.until`` is reached or ``until`` says so, if they ever do. Either is asked
     when a round is committed; one that was already being trained beside its evaluation is forgotten.
     """
+    if evaluation.averaging != simulation.server.averaging:
+        raise InputError(
+            f"the simulation must be made with the average that is to be evaluated ({evaluation.averaging}), got one "
+            f"with {simulation.server.averaging}; give it averaging=evaluation.averaging."
+        )
     history = history or History()
     last = begin(simulation, evaluation, store, history) if state is None else state
     seen = health.seen(history)

@@ -15,7 +15,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.state import State
+from fedkeel.engine.averaging import Averaged
 from fedkeel.engine.noted import TIMED, Noted
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.server import RoundRecord
@@ -442,7 +443,12 @@ class Store:
             engine, server = tables["engine"], tables["server"]
             ordered = State(**{name: server[name] for name in self._server_order()})
             t, clients, clock = int(engine["t"]), tables.get("client", {}), State(**tables.get("clock", {}))
-            return RunState(t, ordered, engine["b"], clients, engine["client_buffers"], self._counted(t), clock)
+            average = tables.get("average")
+            averaged = (
+                None if average is None else Averaged(**{each.name: average[each.name] for each in fields(Averaged)})
+            )
+            buffers = engine["client_buffers"]
+            return RunState(t, ordered, engine["b"], clients, buffers, self._counted(t), averaged, clock)
         except KeyError as error:
             raise DamagedError(f"the value {error} of the state is missing") from None
 
@@ -473,6 +479,8 @@ class Store:
         }
         values |= {("server", name): value for name, value in state.server.items()}
         values |= {("client", name): rows for name, rows in state.clients.items()}
+        if state.averaged is not None:
+            values |= {("average", each.name): getattr(state.averaged, each.name) for each in fields(Averaged)}
         values |= {("clock", name): value for name, value in state.clock.items()}
         for (owner, name), value in values.items():
             if isinstance(value, Rows):

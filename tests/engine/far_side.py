@@ -24,7 +24,6 @@ from fedkeel.engine.exchange import Question
 from fedkeel.engine.faults import Fate, fate
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.samples import ClientData
-from fedkeel.engine.server import Server
 from fedkeel.engine.settings import Faults
 from fedkeel.engine.simulation import Simulation
 from fedkeel.engine.site import BUFFERS, Site, own_data
@@ -130,7 +129,7 @@ def near_and_far(
     work = {"norm": True, "drop_last": True, "dtype": "float64", "participation": 0.8, **training}
     near = tiny_simulation(algorithm, SIZES, faults=weather.faults, **work)
     near.task.metrics = as_metrics(["f1"])
-    server = Server(algorithm, near.problem, near.training, near.schedule, near.seed, Faults(), near.task.buffer_layout)
+    server = replace(near.server, policy=Faults())
     far_side = FarSide(near, Description.of(RUN, near.equipment).write(), directory, weather)
     x, y = near.samples.test
     example = ClientData(x[:4], y[:4], near.samples.transform)

@@ -35,6 +35,8 @@ def bits(value: Any) -> Any:
 def everything(state: RunState) -> dict[str, Any]:
     values = {"t": state.t, "b": bits(state.b), "client_buffers": bits(state.client_buffers)}
     values |= {f"server.{name}": bits(value) for name, value in state.server.items()}
+    if state.averaged is not None:
+        values |= {f"average.{name}": bits(value) for name, value in vars(state.averaged).items()}
     return values | {f"client.{name}": bits(rows) for name, rows in state.clients.items()}
 
 
