@@ -57,7 +57,8 @@ def _held_out(federation: Federation, experiment: Experiment) -> Federation:
     data = experiment.data
     if data.client_test:
         federation = federation.hold_out_tests(data.client_test, experiment.seed)
-    return federation.hold_out(data.validation, experiment.seed) if data.validation else federation
+    federation = federation.hold_out(data.validation, experiment.seed) if data.validation else federation
+    return federation.judged_by_validation() if data.evaluate_on == "validation" else federation
 
 
 def make_task(

@@ -70,6 +70,11 @@ class DataConfig(Settings):
     validation: float = Field(
         0.0, ge=0, lt=1, description="share of the training samples kept by the server, for feedback"
     )
+    evaluate_on: Literal["test", "validation"] = Field(
+        "test",
+        description="validation: what validation holds out takes the place of the test set, of which then nothing is "
+        "seen, and is no feedback; for choosing settings",
+    )
     client_test: float = Field(
         0.0, ge=0, lt=1, description="share of its samples that every client holds out to test on (evaluation.clients)"
     )

@@ -73,9 +73,12 @@ def check_data(experiment: Experiment) -> None:
     if data.targets is not None and not is_path(data.name):
         hint = "Leave it out: it is for folders of .npz files."
         raise invalid("data.targets", f"absent for {data.name}, whose targets are known", data.targets, hint)
+    if data.evaluate_on == "validation" and not data.validation:
+        hint = "Give the share of the training samples to hold out, e.g. data.validation = 0.1."
+        raise invalid("data.evaluate_on", "'test' without data.validation", data.evaluate_on, hint)
     if data.name not in SOURCES:
         unheard = ("normalise", "augment", "subset_ok", "samples")
-        for name in (*unheard, "validation", "client_test") if data.name == SITES else unheard:
+        for name in (*unheard, "validation", "client_test", "evaluate_on") if data.name == SITES else unheard:
             if getattr(data, name) != type(data).model_fields[name].default:
                 hint = "Prepare the arrays in the files, or build the federation in Python."
                 allowed = "absent for a folder, whose arrays are used as they are"

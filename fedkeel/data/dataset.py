@@ -305,6 +305,22 @@ class Federation:
             raise invalid("data.validation", "large enough to hold out one sample", share, "Raise the share.")
         return replace(self, clients=tuple(kept), validation=chosen)
 
+    def judged_by_validation(self) -> Federation:
+        """The same clients with the held-out samples in the place of the test set, which is gone.
+
+        For choosing settings: what does not know the test set cannot have been chosen by it. The samples are then no
+        feedback any more (``validation`` is absent), since an algorithm must not see what it is judged by.
+        """
+        if self.validation is None:
+            raise InputError("validation samples cannot take the place of the test set: hold some out first.")
+        if self.client_tests is not None:
+            raise InputError("validation samples cannot take the place of the test set: clients test on parts of it.")
+        train = self.dataset.train
+        judged = Split(train.x[self.validation], train.y[self.validation])
+        said = f"evaluated on {len(judged):,} held-out training samples in the place of the test set"
+        note = f"{self.dataset.note}; {said}" if self.dataset.note else said
+        return replace(self, dataset=replace(self.dataset, test=judged, note=note), validation=None)
+
     def __len__(self) -> int:
         return len(self.clients)
 

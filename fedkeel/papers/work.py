@@ -6,32 +6,25 @@ had stopped at a target. What fails in one run becomes a sentence, and the other
 
 from __future__ import annotations
 
-import json
-import os
-import selectors
 import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import fedkeel
 from fedkeel import config
 from fedkeel.algorithms.validate import checked
 from fedkeel.papers import records as kept
+from fedkeel.papers.crew import cores, get_done
 from fedkeel.papers.current import check_records
 from fedkeel.papers.plan import Planned
 from fedkeel.papers.records import RECORDS, Record, Records
-from fedkeel.papers.worker import Job, perform
+from fedkeel.papers.worker import Job
 
 RUNS = "runs"
 """The folder of stores inside a working folder."""
 LOGS = "logs"
-LOOK = 0.5
-"""Seconds between two looks at whether to stop."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +78,10 @@ def work(
     before = {_id(run): record for run in listed if (record := _record_of(run, found)) is not None}
     office = _Office(listed, before, out, data_dir, hear)
     office.use_what_is_there()
-    count = (os.cpu_count() or 1) if workers is None else workers
-    if count == 0:
-        _here(office, stop)
-    else:
-        _crew(office, min(count, max(1, len(office.waiting))), stop)
+    most = max(1, len(office.waiting))
+    office.outcome.stopped |= get_done(
+        office, out / LOGS, workers if workers == 0 else min(workers or cores(), most), stop
+    )
     return office.outcome
 
 
@@ -211,127 +203,6 @@ class _Office:
 
 def _work(run: Planned) -> tuple[str, int]:
     return run.key, run.rounds
-
-
-def _here(office: _Office, stop: Callable[[], bool]) -> None:
-    """One run after the other in this process."""
-    while not stop() and (found := office.next()) is not None:
-        perform(found[1], partial(_tell, office, found[0]), stop)
-    office.outcome.stopped |= stop()
-
-
-def _tell(office: _Office, run: Planned, news: dict[str, Any]) -> None:
-    office.told(run, news)
-
-
-def _crew(office: _Office, count: int, stop: Callable[[], bool]) -> None:
-    """Several runs at once, in processes that serve until their input ends."""
-    crew: list[_Process] = []
-    asked = False
-    with selectors.DefaultSelector() as selector:
-        try:
-            while True:
-                if stop() and not asked:
-                    asked, office.outcome.stopped = True, True
-                    for process in crew:
-                        process.ask_to_stop()
-                while not asked and sum(process.run is not None for process in crew) < count:
-                    found = office.next()
-                    if found is None:
-                        break
-                    idle = next((process for process in crew if process.run is None), None)
-                    if idle is None:
-                        idle = _Process(office.out, len(crew))
-                        crew.append(idle)
-                        selector.register(idle.output, selectors.EVENT_READ, idle)
-                    idle.give(*found)
-                if not any(process.run is not None for process in crew):
-                    return
-                for ready, _ in selector.select(LOOK):
-                    if _heard(office, ready.data):
-                        selector.unregister(ready.fileobj)
-                        crew.remove(ready.data)
-                        ready.data.close()
-        finally:
-            for process in crew:
-                process.close()
-
-
-def _heard(office: _Office, process: _Process) -> bool:
-    """Take in what a process says; whether it will say no more."""
-    for news in process.news():
-        if process.run is not None and office.told(process.run, news):
-            process.run = None
-    if process.has_ended and process.run is not None:
-        office.failed(process.run, process.obituary())
-    return process.has_ended
-
-
-class _Process:
-    """A worker, and the run that it has at the moment."""
-
-    def __init__(self, out: Path, number: int) -> None:
-        folder = out / LOGS
-        folder.mkdir(parents=True, exist_ok=True)
-        self._log = folder / f"worker{number}.log"
-        self.run: Planned | None = None
-        self.has_ended = False
-        self._rest = b""
-        ours = str(Path(fedkeel.__file__).resolve().parents[1])
-        path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "fedkeel.papers.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=os.environ | {"PYTHONPATH": path},
-                bufsize=0,
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._input: IO[bytes] = self._process.stdin
-        self.output: IO[bytes] = self._process.stdout
-
-    def give(self, run: Planned, job: Job) -> None:
-        """Let it do a run."""
-        self.run = run
-        self._say(json.dumps(asdict(job)).encode())
-
-    def ask_to_stop(self) -> None:
-        """After the round that it is at."""
-        self._say(b"")
-
-    def _say(self, line: bytes) -> None:
-        with suppress(OSError):  # it has ended; its output says so, too
-            self._input.write(line + b"\n")
-
-    def news(self) -> Iterator[dict[str, Any]]:
-        """What it has said since; also notes when it says no more."""
-        read = os.read(self.output.fileno(), 1 << 16)
-        self.has_ended = not read
-        *lines, self._rest = (self._rest + read).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
-
-    def obituary(self) -> str:
-        """How it ended, for the run that it had."""
-        code = self._process.wait()
-        if code >= 0:
-            return f"its process ended with exit code {code} ({self._log} may say why); the same command tries again."
-        hint = ", perhaps for want of memory (--workers 1 needs less)" if code == -9 else ""
-        return f"its process was ended by signal {-code}{hint}; the same command goes on with it."
-
-    def close(self) -> None:
-        """Its input ends, and with that the process, at once."""
-        for pipe in (self._input, self.output):
-            with suppress(OSError):
-                pipe.close()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
 
 def commit() -> str | None:

@@ -45,6 +45,8 @@ class Job:
     """Options of the prediction sets to measure at the end, if any."""
     drawn: tuple[str, ...] = ()
     """Names of values that figures show: of these, the record has the numbers of single clients too."""
+    traffic: bool = False
+    """Whether the record has the bytes sent up to every evaluation, as the series ``bytes``."""
 
 
 def perform(job: Job, tell: Tell, stop: Callable[[], bool]) -> None:
@@ -104,7 +106,10 @@ def _performed(job: Job, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any]
             about["sets"] = sets_of(run.conformal(**job.sets))
     except DivergedError as error:
         history, diverged = stored_history(folder), str(error)
-    return {"record": record_of(experiment, history, ended, diverged, about, federation.dataset.note, job.drawn)}
+    made = record_of(experiment, history, ended, diverged, about, federation.dataset.note, job.drawn)
+    if job.traffic:
+        made["series"]["bytes"] = traffic_of(history)
+    return {"record": made}
 
 
 def with_work(experiment: Any, work: Any) -> Any:
@@ -179,6 +184,12 @@ def record_of(
         "bytes_down": sum(r.bytes_down for r in history.rounds),
         "seconds": round(history.seconds, 2),
     }
+
+
+def traffic_of(history: Any) -> Any:
+    """Bytes sent in both directions up to every evaluation of the reported model, exact."""
+    rounds = [point.round for point in history.series()]
+    return tuple(rounds), tuple(history.bytes_to(round) for round in rounds)
 
 
 def kept_values(history: Any, drawn: Collection[str]) -> dict[str, dict[int, Any]]:

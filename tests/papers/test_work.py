@@ -17,7 +17,7 @@ import pytest
 import fedkeel as fk
 from fedkeel.engine.settings import Until
 from fedkeel.errors import InputError
-from fedkeel.papers import work as papers_work
+from fedkeel.papers import crew
 from fedkeel.papers.format import Paper, papers, read
 from fedkeel.papers.plan import Planned, plan, planned
 from fedkeel.papers.records import Record, Records, path_of
@@ -202,7 +202,7 @@ def test_a_worker_that_is_killed_costs_its_run_only(
 ) -> None:
     """The first process is killed when it has its first run; another takes the rest."""
     killed: list[int] = []
-    give = papers_work._Process.give
+    give = crew.Process.give
 
     def give_and_kill(self: Any, run: Planned, job: Any) -> None:
         if not killed:
@@ -210,7 +210,7 @@ def test_a_worker_that_is_killed_costs_its_run_only(
             os.kill(self._process.pid, signal.SIGKILL)
         give(self, run, job)
 
-    monkeypatch.setattr(papers_work._Process, "give", give_and_kill)
+    monkeypatch.setattr(crew.Process, "give", give_and_kill)
     runs = [planned(paper, "small", "fedavg", seed=seed) for seed in range(2)]
     outcome = work(runs, tmp_path, 1)
     assert list(outcome.records) == ["small/small--fedavg--seed1"]
