@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"comparison", "measure", "runs", "engine", "algorithms", "data"},
     "pages": {"plots", "comparison", "runs", "data", "sweeps"},
     "papers": {"api", "build", "config", "plots", "measure", "runs", "engine", "algorithms", "learning", "data"},
+    "tuning": {"config", "papers", "runs", "algorithms", "data"},
     "ui": {"build", "changes", "config", "template", "comparison", "plots", "runs", "data"},
     "network": {"build", "config", "effects", "session", "runs", "engine", "algorithms", "learning", "data"},
     "bench": {"build", "runs", "engine", "algorithms", "learning", "state", "data"},

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkeel.cli import network, output, paper
+from fedkeel.cli import network, output, paper, tuning
 from fedkeel.cli.options import Csv, DataDir, Json, Out, Quiet, usable
 from fedkeel.errors import FedkeelError, printable, shown
 from fedkeel.notices import FedkeelWarning
@@ -28,6 +28,8 @@ app = typer.Typer(
 )
 
 app.add_typer(paper.app)
+app.add_typer(tuning.app)
+app.command(name="tune")(tuning.tune)
 app.add_typer(network.app)
 _show_warning = warnings.showwarning
 

@@ -8,7 +8,7 @@ with: it is computed again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from fedkeel import config
@@ -33,19 +33,29 @@ def differs(run: Planned, record: Record, leader: Record | None = None) -> str:
 
     ``leader`` is the record of the run whose work it shares, if there is one.
     """
-    if record.key != run.key:
-        return "it is of another configuration"
-    now, then = dict(_leaves(resolved(run.experiment))), dict(_leaves(record.experiment))
     shared = WORK if run.like is not None else set()
-    if not then:
+    why = computed_otherwise(run.experiment, run.key, record.key, record.experiment, LENGTH | shared)
+    if why or run.like is None:
+        return why
+    return _work_differs(record, dict(_leaves(record.experiment)), leader)
+
+
+def computed_otherwise(
+    experiment: config.Experiment, key: str, of_record: str, then: Mapping[str, Any], but: Collection[str] = ()
+) -> str:
+    """What a record, by its key and resolved experiment, has otherwise than an experiment; empty: nothing."""
+    if of_record != key:
+        return "it is of another configuration"
+    now, was = dict(_leaves(resolved(experiment))), dict(_leaves(then))
+    if not was:
         return "it does not say what it was computed with"
-    given = dict(_leaves(run.experiment.model_dump(exclude_defaults=True, exclude={"name", "run", "measure"})))
-    for name in sorted(given.keys() - then.keys() - LENGTH - shared):
+    given = dict(_leaves(experiment.model_dump(exclude_defaults=True, exclude={"name", "run", "measure"})))
+    for name in sorted(given.keys() - was.keys() - set(but)):
         return f"it does not say with which {name} it was computed, which is {shown(given[name])} now"
-    for name in sorted(then.keys() - LENGTH - shared):
-        if now.get(name) != then[name]:
-            return f"it was computed with {name} = {shown(then[name])}, which is {shown(now.get(name))} now"
-    return "" if run.like is None else _work_differs(record, then, leader)
+    for name in sorted(was.keys() - set(but)):
+        if now.get(name) != was[name]:
+            return f"it was computed with {name} = {shown(was[name])}, which is {shown(now.get(name))} now"
+    return ""
 
 
 def _work_differs(record: Record, then: Mapping[str, Any], leader: Record | None) -> str:
