@@ -7,6 +7,7 @@ and repeats none.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -174,7 +175,7 @@ class _Desk:
 
     def _keep(self, run: Planned, fields: dict[str, Any]) -> None:
         fields.pop("values")  # what algorithms note of themselves is not asked here
-        record = checked("record", Tried, fields)
+        record = checked("record", Tried, json.loads(json.dumps(fields)))  # as it will be read back
         try:
             record.value  # noqa: B018 - without one there is nothing to choose by
         except InputError as error:

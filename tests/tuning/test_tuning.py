@@ -1,0 +1,257 @@
+"""Tuning: equal budgets, held-out samples only, the same trials whatever is killed and however many run at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedkeel import build, config
+from fedkeel.data import Dataset, Split, load
+from fedkeel.errors import DataError, InputError
+from fedkeel.papers.work import RUNS
+from fedkeel.runs.store import FILE
+from fedkeel.tuning import records as kept
+from fedkeel.tuning.contest import Contest, contest_of, final_experiment, searched, trial_experiment, why_not
+from fedkeel.tuning.proposals import propose
+from fedkeel.tuning.records import RECORDS, Collected, best
+from fedkeel.tuning.work import work
+from tests.tuning.made import TINY, record
+
+ROOT = Path(__file__).parents[2]
+TIMED = {"seconds", "commit", "environment"}
+
+
+def numbers(found: Collected) -> dict[str, Any]:
+    """Everything in the records that no clock and no machine decides."""
+    return {one.name: one.model_dump(exclude=TIMED) for one in found.found.values()}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Collected]:
+    """Two algorithms through the tiny contest, in this process."""
+    out = tmp_path_factory.mktemp("done")
+    outcome = work(TINY, ["fedavg", "fedavgm", "vrlsgd"], out, 0)
+    assert outcome.failures == {}
+    assert outcome.not_run.keys() == {"vrlsgd"}
+    return out, outcome.records
+
+
+def test_everybody_has_the_same_budget_and_fresh_seeds(done: tuple[Path, Collected]) -> None:
+    out, found = done
+    for name in ("fedavg", "fedavgm"):
+        trials, finals = found.trials(name), found.finals(name)
+        assert [one.number for one in trials] == [0, 1]
+        assert {one.rounds for one in trials} == {TINY.trial_rounds}
+        assert {one.experiment["seed"] for one in trials} == {0}
+        assert [one.experiment["seed"] for one in finals] == [1, 2]
+        assert {one.rounds for one in finals} == {TINY.rounds}
+        assert [one.chosen for one in finals] == [best(trials).chosen] * 2
+        assert trials[0].chosen == searched(TINY, name)[1]
+        assert trials[1].chosen != trials[0].chosen
+    assert not list((out / RUNS).rglob(FILE)), "stores of finished runs are kept"
+    (run,) = config.read(out / "best" / "tiny" / "fedavgm.toml")
+    assert run == final_experiment(TINY, "fedavgm", best(found.trials("fedavgm")).chosen, 1)
+
+
+def test_what_is_done_is_used_again(done: tuple[Path, Collected]) -> None:
+    out, found = done
+    heard: list[str] = []
+    again = work(TINY, ["fedavg", "fedavgm"], out, 0, hear=lambda news: heard.append(news.kind))
+    assert set(heard) == {"kept"}
+    assert numbers(again.records) == numbers(found)
+
+
+def garbled(name: str, *rest: Any, **params: Any) -> Dataset:
+    """A data set whose test set is nonsense."""
+    found = load(name, *rest, **params)
+    assert isinstance(found, Dataset)
+    noise = np.random.default_rng(0)
+    y = noise.permutation(found.test.y)
+    return replace(found, test=Split(noise.permutation(found.test.x), y))
+
+
+def test_tuning_never_sees_the_test_set(
+    done: tuple[Path, Collected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With garbage in its place, every trial has the same curve and the same values follow; only what is judged on the
+    test set after tuning is other."""
+    monkeypatch.setattr(build, "load", garbled)
+    _, found = done
+    other = work(TINY, ["fedavg"], tmp_path, 0).records
+    mine = Collected({key: one for key, one in found.found.items() if key[0] == "fedavg"})
+    assert [numbers(other)[one.name] for one in mine.trials("fedavg")] == [
+        numbers(mine)[one.name] for one in mine.trials("fedavg")
+    ]
+    assert all(
+        numbers(other)[one.name]["series"]["accuracy"] != numbers(mine)[one.name]["series"]["accuracy"]
+        for one in mine.finals("fedavg")
+    )
+
+
+def test_held_out_samples_are_nobodys_and_stand_where_the_test_set_was() -> None:
+    federation = build.make_federation(trial_experiment(TINY, "fedavg", {}))
+    whole = build.make_federation(final_experiment(TINY, "fedavg", {}, seed=0))
+    train = federation.dataset.train
+    held = {train.x[i].tobytes() for i in range(len(train))} - {
+        train.x[i].tobytes() for part in federation.clients for i in part
+    }
+    assert {x.tobytes() for x in federation.dataset.test.x} <= held
+    assert federation.validation is None
+    assert federation.n + len(federation.dataset.test) == whole.n
+    real = {x.tobytes() for x in whole.dataset.test.x}
+    assert not real & {x.tobytes() for x in federation.dataset.test.x}
+    assert "in the place of the test set" in federation.dataset.note
+
+
+def test_an_experiment_must_hold_out_what_it_is_judged_by() -> None:
+    with pytest.raises(InputError, match=r"data\.evaluate_on must be 'test' without data\.validation"):
+        config.expand({"data": {"evaluate_on": "validation"}}, [])
+
+
+def test_proposals_follow_from_the_records_alone() -> None:
+    """The same twice, other for another algorithm or another result; TPE's after the first five."""
+    earlier = [record(TINY, "fedprox", "trial", number, 0.1 * number) for number in range(3)]
+    assert propose(TINY, "fedprox", earlier) == propose(TINY, "fedprox", earlier)
+    assert propose(TINY, "fedprox", earlier) != propose(TINY, "fedprox", earlier[:2])
+    for number in range(3, 7):
+        values = propose(TINY, "fedprox", earlier)
+        space, _ = searched(TINY, "fedprox")
+        assert all(dimension.holds(values[name]) for name, dimension in space.items())
+        earlier.append(record(TINY, "fedprox", "trial", number, 0.1 * number, values))
+    turned = [*earlier[:-1], record(TINY, "fedprox", "trial", 6, 0.0, earlier[-1].chosen)]
+    assert propose(TINY, "fedprox", earlier) != propose(TINY, "fedprox", turned)
+
+
+def test_a_trial_that_diverges_is_the_worst_and_no_error(tmp_path: Path) -> None:
+    """η = 1e30 ends in the first round: the value is 0, the next trial follows, and the better one is chosen."""
+    wild = replace(TINY, sections=TINY.sections | {"training": {"lr": 1e30, "weight_decay": 1.0}}, seeds=0)
+    outcome = work(wild, ["fedavg"], tmp_path, 0)
+    first, second = outcome.records.trials("fedavg")
+    assert outcome.failures == {}
+    assert first.has_diverged
+    assert first.value == 0.0
+    assert second.number == 1
+
+
+def test_records_of_another_contest_are_refused(done: tuple[Path, Collected]) -> None:
+    out, _ = done
+    cases: dict[str, Contest] = {
+        "which is 5 now": replace(TINY, trial_rounds=5),
+        "one of 2 trials where 3 are asked for": replace(TINY, trials=3),
+        "another configuration": replace(TINY, sections=TINY.sections | {"model": {"name": "2nn"}}),
+        "another space": replace(TINY, sections=TINY.sections | {"training": {"lr": 0.9}}),
+    }
+    for complaint, other in cases.items():
+        with pytest.raises(InputError, match=complaint):
+            work(other, ["fedavg"], out, 0)
+
+
+def test_a_failure_stops_one_algorithm_and_says_why(tmp_path: Path) -> None:
+    """CIFAR-100 is not there: each fails with its own sentence, and nothing is recorded."""
+    nowhere = replace(TINY, sections=TINY.sections | {"data": {"name": "cifar100", "samples": 10}})
+    outcome = work(nowhere, ["fedavg", "fedprox"], tmp_path, 0, data_dir=tmp_path)
+    assert outcome.failures.keys() == {"fedavg", "fedprox"}
+    assert not (tmp_path / RECORDS).exists()
+
+
+def test_own_experiments_keep_their_parameters(tmp_path: Path) -> None:
+    """μ = 5 lies outside what is shipped: the range is widened, and the first trial has it."""
+    table = {"algorithm": {"name": "fedprox", "mu": 5.0}, "training": {"rounds": 7}, "data": {"validation": 0.3}}
+    (one,) = config.expand(table, [])
+    about = contest_of([one], "own", 4, None, 0.1)
+    space, start = searched(about, "fedprox")
+    assert start["algorithm.mu"] == 5.0
+    assert space["algorithm.mu"].high == 5.0
+    assert (about.trial_rounds, about.validation) == (7, 0.3)
+    swept = config.expand({"sweep": {"training.lr": [0.1, 0.2]}}, [])
+    with pytest.raises(InputError, match="may differ in their algorithms only"):
+        contest_of(swept, "own", 4, None, 0.1)
+    (early,) = config.expand({"training": {"until": {"accuracy": 0.9}}}, [])
+    with pytest.raises(InputError, match=r"training\.until must be absent"):
+        contest_of([early], "own", 4, None, 0.1)
+
+
+def test_the_yardstick_sees_as_many_samples_a_round_as_a_cohort() -> None:
+    """60 % of the clients with one epoch each are 0.6 epochs of everything."""
+    made = trial_experiment(TINY, "centralised", {})
+    assert made.training.epochs == 0.6
+    assert (made.partition.rule, made.partition.clients, made.training.participation) == ("iid", 1, 1.0)
+    assert why_not(TINY, "centralised") == ""
+
+
+EXPERIMENT = """
+algorithm = "fedavg"
+[data]
+name = "mnist5k"
+samples = 300
+[partition]
+clients = 5
+[model]
+name = "logistic"
+[training]
+rounds = 40
+batch_size = 20
+"""
+
+
+def command(file: Path, out: Path) -> list[str]:
+    words = [sys.executable, "-m", "fedkeel", "tune", str(file), "--trials", "3", "--workers", "1", "--json"]
+    return [*words, "--out", str(out)]
+
+
+def test_a_killed_command_goes_on_with_the_same_trials(tmp_path: Path) -> None:
+    """SIGKILL in the middle of the second trial, to the command alone: its worker notices. The next call loses no
+    trial and repeats none, and all are those of a call that nobody disturbed, made in this process."""
+    file, out = tmp_path / "own.toml", tmp_path / "out"
+    file.write_text(EXPERIMENT)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command(file, out), env=environment, stdout=subprocess.DEVNULL)
+    store = out / RUNS / "own" / "fedavg--trial01" / FILE
+    deadline = time.monotonic() + 120
+    while not store.exists():
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    first = (out / RECORDS / "own" / "fedavg--trial00.json").read_bytes()
+    assert len(list((out / RECORDS / "own").iterdir())) < 3
+    ended = subprocess.run(command(file, out), env=environment, capture_output=True, check=True)
+    (told,) = json.loads(ended.stdout)
+    assert told["trials"] == 3
+    assert (out / RECORDS / "own" / "fedavg--trial00.json").read_bytes() == first
+    (run,) = config.read(file)
+    whole = work(contest_of([run], "own", 3, None, 0.1), ["fedavg"], tmp_path / "whole", 0)
+    assert numbers(Collected.of("own", out)) == numbers(whole.records)
+
+
+def test_a_store_beside_its_record_goes_and_a_store_without_one_is_finished(tmp_path: Path) -> None:
+    """The two moments between a run's end and its store's: neither loses a trial nor doubles it."""
+    one = replace(TINY, trials=1, seeds=0)
+    whole = work(one, ["fedavg"], tmp_path, 0).records
+    (there,) = (tmp_path / RECORDS / "tiny").iterdir()
+    left = tmp_path / RUNS / "tiny" / "fedavg--trial00"
+    left.mkdir(parents=True)
+    (left / "leftover").touch()
+    work(one, ["fedavg"], tmp_path, 0)
+    assert not left.exists()
+    there.unlink()
+    assert numbers(work(one, ["fedavg"], tmp_path, 0).records) == numbers(whole)
+
+
+def test_a_damaged_record_is_named(done: tuple[Path, Collected], tmp_path: Path) -> None:
+    _, found = done
+    path = kept.write(tmp_path, found.trials("fedavg")[0])
+    path.rename(path.with_name("fedavg--trial07.json"))
+    with pytest.raises(DataError, match=r"is that of tiny/fedavg--trial00"):
+        Collected.of("tiny", tmp_path)
