@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkeel.comparison.histories import Row
-from fedkeel.engine.rounds import Rounds
 from fedkeel.engine.noted import TIME
+from fedkeel.engine.rounds import Rounds
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import printable
 from fedkeel.learning.losses import Loss, cross_entropy, known_as
