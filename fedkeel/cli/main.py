@@ -333,7 +333,8 @@ def plot(
     kind: Annotated[
         str,
         typer.Option(
-            help="accuracy, loss, rounds, bytes, drift, drift-layers, values, fairness, conformal or partition."
+            help="accuracy, loss, rounds, bytes, clock, time, drift, drift-layers, values, fairness, conformal or "
+            "partition."
         ),
     ] = "accuracy",
     out: Annotated[

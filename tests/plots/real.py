@@ -12,6 +12,7 @@ TABLE: dict[str, Any] = {
     "training": {"rounds": 3, "steps": 2, "batch_size": 20},
     "evaluation": {"clients": True},
     "measure": {"every": 1},
+    "clock": {"speed": 100.0, "speed_sigma": 1.0},
     "run": {"executor": "serial"},
     "algorithm": {"name": "fedavg"},
 }
