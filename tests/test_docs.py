@@ -88,6 +88,7 @@ TRAFFIC: dict[tuple[str, str], tuple[str, str]] = {
     ("scaffold_m", DEFAULT): ("2*d", "d"),
     ("fedvarp", DEFAULT): ("d", "d"),
     ("fedinit", DEFAULT): ("d", "d"),
+    ("fedntd", DEFAULT): ("d", "d"),
     ("fedbn", DEFAULT): ("d - bn", "d - bn"),
 }
 
@@ -132,6 +133,7 @@ STATE: dict[str, tuple[str, str]] = {
     "scaffold_m": ("d", "3*d"),
     "fedvarp": ("0", "(1 + N)*d"),
     "fedinit": ("d", "d"),
+    "fedntd": ("0", "d"),
     "fedbn": ("bn", "d"),
 }
 OURS: dict[str, tuple[str, str, str]] = {

@@ -78,6 +78,7 @@ ALGORITHMS = Registry(
         "scaffold_m": "scaffold_m:ScaffoldM",
         "fedvarp": "fedvarp:FedVARP",
         "fedinit": "fedinit:FedInit",
+        "fedntd": "fedntd:FedNTD",
     }
 )
 

@@ -105,6 +105,7 @@ def test_those_that_read_nothing_off_steps_take_any() -> None:
         "fedinit",
         "fedmlb",
         "fedmlbm",
+        "fedntd",
         "fedprox",
         "fedproxm",
         "fedyogi",

@@ -162,7 +162,18 @@ def test_buckets_differ_from_round_to_round() -> None:
 # Who may have a robust rule.
 
 ALLOWED = {
-    *("fedavg", "fedprox", "fedreg", "fedmlb", "moon", "fedpmvr", "fedbn", "gradma_w", "fedinit"),  # a mean of models
+    *(
+        "fedavg",
+        "fedprox",
+        "fedreg",
+        "fedmlb",
+        "moon",
+        "fedpmvr",
+        "fedbn",
+        "gradma_w",
+        "fedinit",
+        "fedntd",
+    ),  # a mean of models
     *("fedavgm", "fedproxm", "fedmlbm", "moonm", "slowmo", "fedgm", "fedacg"),  # whose step is averaged over rounds
     *("fedadam", "fedyogi", "fedadagrad"),  # and scaled
     "mimelite",  # a mean of models, and one of gradients that is averaged over rounds
