@@ -142,6 +142,19 @@ def test_scaffold_m_reaches_the_optimum_that_its_mixture_alone_misses() -> None:
     assert abs(ends["fedavg_cm"] + 0.5) > 0.01
 
 
+def test_what_is_clipped_gets_into_the_control_variate_divided_by_beta() -> None:
+    """As its page says. F = ½(x − 1)², β = ½, η = 0.1, one step, each of two coordinates clipped to 0.25.
+
+    Round 1: q = −0.5, clipped to −0.25 = g; c_i = c = −0.25/½ = −0.5, w = 0.025, u = ½(−0.5) + ½(−0.25) = −0.375.
+    Round 2: ∇ = −0.975, q = ½(−0.975 + 0.5) − 0.375 = −0.6125, clipped to −0.25: c_i = −0.5 + (−0.25 + 0.375)/½.
+    """
+    run = simulation(make_algorithm("scaffold_m", beta=0.5), ONE, lr=0.1, steps=1, clip=0.25 * 2**0.5)
+    states, _ = rounds(run, 2)
+    assert [float(state.clients["c"][0][0]) for state in states[1:]] == pytest.approx([-0.5, -0.25], abs=1e-5)
+    s, nabla, c, u = 0.25 / 0.6125, -0.975, -0.5, -0.375
+    assert (1 - s) * c + s * nabla - (1 - s) * u / 0.5 == pytest.approx(-0.25)
+
+
 def test_one_mixed_vector_goes_down_and_the_model_comes_up() -> None:
     """d = 2 doubles: w and u (or g) down, y up, for two clients."""
     for name in ("fedcm", "fedavg_cm", "scaffold_m"):
