@@ -1,10 +1,11 @@
-"""Builds docs/algorithms, docs/papers and docs/reference.md. ``python docs/make_pages.py [--check]``
+"""Builds docs/algorithms, docs/papers, docs/leaderboard.md, docs/reference.md. ``python docs/make_pages.py [--check]``
 
 A page is put together from the registry (box, parameters, modes, laws, published numbers), from one measured round
 (traffic and state, ``pages/measure.py``), from the recorded traces in tests/golden and docs/results/*.json
 (``pages/data.py``), and from the notes in docs/algorithms/notes, which are written by hand; ``pages/render.py`` sets it
-all as Markdown. The papers' pages come from what they printed and from results/ (``pages/papers.py``). With ``--check``
-nothing is written; the exit code is 1 if a page on disk differs from what would be written.
+all as Markdown. The papers' pages come from what they printed and from results/ (``pages/papers.py``), the
+leaderboard's from results/leaderboard (``pages/leaderboard.py``). With ``--check`` nothing is written; the exit code is
+1 if a page on disk differs from what would be written.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from docs.pages import papers  # noqa: E402
+from docs.pages import leaderboard, papers  # noqa: E402
 from docs.pages.data import PAGES, RESULTS  # noqa: E402
 from docs.pages.measure import measure_all  # noqa: E402
 from docs.pages.reference import PATH as REFERENCE  # noqa: E402
@@ -32,7 +33,8 @@ def build() -> dict[Path, str]:
     """Every page by its path."""
     measured = {name: measure_all(name) for name in ALGORITHMS}
     pages = {PAGES / f"{name}.md": page(name, measured[name]) for name in ALGORITHMS}
-    return pages | {PAGES / "README.md": index(measured), REFERENCE: reference()} | papers.pages()
+    board = {leaderboard.PATH: leaderboard.page()}
+    return pages | {PAGES / "README.md": index(measured), REFERENCE: reference()} | papers.pages() | board
 
 
 def stale(pages: Mapping[Path, str]) -> list[str]:
@@ -68,6 +70,7 @@ def main() -> int:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     papers.draw_pictures()
+    leaderboard.draw_picture()
     print(f"{len(pages)} pages written, {len(old)} changed")
     return 0
 

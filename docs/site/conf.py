@@ -45,7 +45,14 @@ CONTENTS = {
     ],
     "Results": [
         *("docs/measurements", "docs/report", "docs/ui", "docs/export"),
-        *("docs/papers/README", "docs/benchmarks", "docs/performance", "docs/reliability"),
+        *(
+            "docs/papers/README",
+            "docs/leaderboard",
+            "docs/tuning",
+            "docs/benchmarks",
+            "docs/performance",
+            "docs/reliability",
+        ),
     ],
     "Code": ["docs/site/api", "docs/architecture", "docs/dependencies", "docs/releasing", "CONTRIBUTING", "CHANGELOG"],
 }

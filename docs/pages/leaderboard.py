@@ -1,0 +1,136 @@
+"""docs/leaderboard.md: what results/leaderboard holds of every setting, and what it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from docs.pages.data import ROOT
+from fedkeel.algorithms.registry import ALGORITHMS
+from fedkeel.papers.format import papers
+from fedkeel.papers.markdown import table
+from fedkeel.theme import save_chart
+from fedkeel.tuning.board import HEAD, Board, cells
+from fedkeel.tuning.contest import Entrants, settings
+from fedkeel.tuning.pictures import difference_chart
+from fedkeel.tuning.results import boards, ranking_of
+
+PATH = ROOT / "docs" / "leaderboard.md"
+PICTURE = ROOT / "docs" / "pictures" / "leaderboard.png"
+RECORDS = ROOT / "results" / "leaderboard"
+
+
+def page(folder: Path = RECORDS) -> str:
+    """The whole page, from the records of a folder."""
+    found = boards([], [folder])
+    parts = [
+        "# Leaderboard",
+        "Every algorithm is tuned with the same budget on samples held out of the training data, then run with fresh "
+        "seeds that are the same for everybody: partition, cohorts, batches and initial weights. "
+        "[The rules](tuning.md). This page is made from the records in `results/leaderboard` by `docs/make_pages.py`.",
+        _state(found),
+        _picture(found, folder),
+        *(_section(board) for board in found),
+        _reading(),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def draw_picture(folder: Path = RECORDS) -> Path | None:
+    """The picture that the page shows, drawn anew; gone if it shows none."""
+    ranks = ranking_of(boards([], [folder]), [folder])
+    if ranks is None:
+        PICTURE.unlink(missing_ok=True)
+        return None
+    return save_chart(difference_chart(ranks), PICTURE)
+
+
+def _state(found: list[Board]) -> str:
+    rows = []
+    for board in found:
+        about = board.contest
+        began = len(board.rows) + len(board.unfinished)
+        told = f"{len(board.rows)} through" + (f", {len(board.unfinished)} begun" if board.unfinished else "")
+        budget = f"{about.trials} × {about.trial_rounds} rounds, then {about.seeds} × {about.rounds}"
+        hours = f"{board.seconds / 3600:.1f}" if began else "–"
+        rows.append(
+            [
+                f"[{about.name}](#{about.name})",
+                about.title,
+                _who(about.name),
+                budget,
+                told if began else "not run",
+                hours,
+            ]
+        )
+    head = ["setting", "what", "for", "budget of each", "algorithms", "hours on one core"]
+    return f"{table(head, rows)}\n\nA budget is trials × rounds of tuning, then fresh seeds × rounds."
+
+
+def _who(name: str) -> str:
+    wanted = settings()[name].entrants
+    if not isinstance(wanted, Entrants):
+        return "all algorithms"
+    own = f", and those of the {len(papers())} papers" if wanted.papers else ""
+    return f"the {wanted.best} best of {wanted.of}{own}"
+
+
+def _picture(found: list[Board], folder: Path) -> str:
+    ranks = ranking_of(found, [folder])
+    if ranks is None:
+        return (
+            "There are too few results for mean ranks: it takes two algorithms that are through and five fresh seeds."
+        )
+    return (
+        f"![Mean ranks](pictures/{PICTURE.name})\n\nMean ranks over {ranks.blocks} paired runs of "
+        f"{', '.join(ranks.contests)}, of the {len(ranks.ranks)} algorithms that all of these have; methods whose bars "
+        f"do not overlap differ by more than the critical difference {ranks.difference:.2f} (Nemenyi, 5 %)."
+    )
+
+
+def _section(board: Board) -> str:
+    about = board.contest
+    parts = [f"## {about.name}", f"{about.title}."]
+    if board.rows:
+        parts.append(table(HEAD, cells(board)))
+    elif not board.unfinished:
+        parts.append("Not run yet.")
+    for name, why in board.unfinished.items():
+        parts.append(f"Not through: {name}, {why}.")
+    if board.not_run:
+        listed = "; ".join(f"{ALGORITHMS[name].title}: {why}" for name, why in board.not_run.items())
+        parts.append(f"Cannot take part: {listed}.")
+    if board.absent and (board.rows or board.unfinished) and settings()[about.name].entrants == "all":
+        parts.append(f"Not run yet: {', '.join(ALGORITHMS[name].title for name in board.absent)}.")
+    if board.commits:
+        parts.append(f"Computed by {', '.join(commit[:12] for commit in board.commits)}.")
+    example = board.rows[0].algorithm if board.rows else "feddc"
+    command = f"fedkeel leaderboard run {about.name} --algorithms {example}{_budget(board)}"
+    parts.append(f"One row again:\n\n```sh\n{command}\n```")
+    return "\n\n".join(parts)
+
+
+def _budget(board: Board) -> str:
+    """The options with which another budget than the setting's was run."""
+    about, usual = board.contest, settings()[board.contest.name]
+    options = {
+        "trials": (about.trials, usual.trials),
+        "rounds": (about.rounds, usual.rounds),
+        "seeds": (about.seeds, usual.seeds),
+    }
+    return "".join(f" --{name} {got}" for name, (got, wanted) in options.items() if got != wanted)
+
+
+def _reading() -> str:
+    return (
+        "## How to read it\n\n"
+        "* *last 10 %*: test accuracy in %, mean over the evaluations of the last tenth of the rounds, ± 95 % interval "
+        "over seeds (Student's t); rows are ordered by it. *last round*: that of the last round.\n"
+        "* *rounds to*, *MB to*: mean over seeds until the first evaluation at the target, bytes of both directions; "
+        "only where every seed arrived.\n"
+        "* *rank*: mean over seeds. *p*: paired t-test over seeds against the first row, Holm-corrected for all of "
+        "them; a large p is no proof of being equal.\n"
+        "* *steps*: local steps of all clients in a round, since some methods choose them.\n"
+        "* *chosen*: the values of the best trial; what was left out (no clipping, no average) is not named. `average "
+        "ema` means that the exponential average over rounds is what was judged.\n"
+        "* A run that diverges counts as accuracy 0. A yardstick pools all samples, and is not ranked."
+    )

@@ -1,0 +1,164 @@
+"""Tables, ranks and the page from records, whether there are any or not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from docs.pages import leaderboard as pages
+from fedkeel.algorithms.registry import ALGORITHMS
+from fedkeel.errors import InputError
+from fedkeel.papers.records import Records
+from fedkeel.tuning import records as kept
+from fedkeel.tuning.board import Board, board, cells, ranking, reach
+from fedkeel.tuning.contest import Contest, contest, settings
+from fedkeel.tuning.pictures import difference_chart
+from fedkeel.tuning.plan import budgeted
+from fedkeel.tuning.records import Collected, Tried
+from fedkeel.tuning.results import entrants_of, publish
+from tests.tuning.made import TINY, record, through
+
+FIVE = replace(TINY, seeds=5)
+
+
+def of(*groups: list[Tried]) -> Collected:
+    return Collected({(one.algorithm, one.stage, one.number): one for group in groups for one in group})
+
+
+@pytest.fixture
+def three() -> tuple[Board, Collected]:
+    """FedAvg 60 %, FedProx a point less on every seed but the last, and the yardstick above both."""
+    found = of(
+        through(FIVE, "fedavg", [0.60, 0.62, 0.64, 0.66, 0.68]),
+        through(FIVE, "fedprox", [0.59, 0.61, 0.63, 0.65, 0.68]),
+        through(FIVE, "centralised", [0.9] * 5),
+    )
+    return board(FIVE, found), found
+
+
+def test_rows_are_ordered_by_the_late_accuracy_and_the_yardstick_is_not_ranked(three: tuple[Board, Collected]) -> None:
+    """FedAvg wins four seeds and shares the fifth: rank (4·1 + 1.5)/5 = 1.1, FedProx 1.9."""
+    found, _ = three
+    assert [row.algorithm for row in found.rows] == ["centralised", "fedavg", "fedprox"]
+    yardstick, first, second = found.rows
+    assert math.isnan(yardstick.rank)
+    assert (first.rank, second.rank) == (1.1, 1.9)
+    assert first.late.mean == pytest.approx(0.64)
+    assert math.isnan(first.p)
+    assert second.p == pytest.approx(0.0161, abs=1e-4), "differences 1, 1, 1, 1, 0: t = 0.8/(0.447/√5) = 4, p = 0.0161"
+    assert [row[0] for row in cells(found)] == ["", "1", "2"]
+
+
+def test_who_is_not_in_the_table_is_named_with_the_reason(three: tuple[Board, Collected]) -> None:
+    _, known = three
+    begun = record(FIVE, "feddc", "trial", 0, 0.5)
+    found = board(FIVE, Collected({**known.found, ("feddc", "trial", 0): begun}))
+    assert found.unfinished == {"feddc": "1 of 2 trials and 0 of 5 runs are done"}
+    assert found.not_run == {"vrlsgd": "it needs every client in every round"}
+    named = {row.algorithm for row in found.rows} | found.unfinished.keys() | found.not_run.keys() | {*found.absent}
+    assert named == set(ALGORITHMS)
+
+
+def test_rounds_and_bytes_to_a_target_count_only_where_all_arrived() -> None:
+    """At 50 % and 1 MB a round: the runs at 60 % are there in round 1; one at 40 % never is."""
+    found = board(TINY, of(through(TINY, "fedavg", [0.6, 0.6]), through(TINY, "fedprox", [0.6, 0.4])))
+    fedavg, fedprox = found.rows
+    assert (fedavg.rounds_to, fedavg.bytes_to) == (1, 1e6)
+    assert math.isnan(fedprox.rounds_to)
+    assert cells(found)[1][4] == "1 of 2 reached"
+    assert reach(record(TINY, "fedavg", "final", 1, 0.4), 0.5) is None
+
+
+def test_a_run_that_diverges_counts_as_nothing_and_is_told() -> None:
+    found = board(TINY, of(through(TINY, "fedavg", [0.6, 0.6]), through(TINY, "fedprox", [0.9, 0.9], diverged=(2,))))
+    assert [row.algorithm for row in found.rows] == ["fedavg", "fedprox"]
+    assert found.rows[1].late.mean == pytest.approx(0.45)
+    assert cells(found)[1][2] == "1 of 2 diverged"
+
+
+def test_ranks_need_five_seeds_and_are_drawn(three: tuple[Board, Collected]) -> None:
+    few = of(through(TINY, "fedavg", [0.6, 0.6]), through(TINY, "fedprox", [0.5, 0.5]))
+    assert ranking([board(TINY, few)], [few]) is None
+    one, found = three
+    ranks = ranking([one], [found])
+    assert ranks is not None
+    assert ranks.ranks == {"fedavg": 1.1, "fedprox": 1.9}
+    chart = difference_chart(ranks).to_dict()
+    assert "Mean rank" in chart["title"]["text"]
+
+
+def test_records_say_their_budget_and_different_ones_are_not_compared() -> None:
+    """Made with 2 trials and 5 seeds, whatever the setting says now."""
+    found = of(through(FIVE, "fedavg", [0.6] * 5))
+    assert budgeted(replace(FIVE, trials=99, rounds=99, seeds=9), found, Path()) == FIVE
+    other = replace(FIVE, trial_rounds=2)
+    mixed = of(through(FIVE, "fedavg", [0.6] * 5), through(other, "fedprox", [0.6] * 5))
+    with pytest.raises(InputError, match="2 and 3 rounds of a trial: budgets must be equal"):
+        budgeted(FIVE, mixed, Path())
+
+
+def test_values_that_are_not_those_of_the_best_trial_are_refused() -> None:
+    made = through(FIVE, "fedavg", [0.6] * 5)
+    better = record(FIVE, "fedavg", "trial", 1, 0.9, {**made[0].chosen, "training.lr": 0.05})
+    with pytest.raises(InputError, match="does not have the values of the best trial"):
+        budgeted(FIVE, of(made, [better]), Path())
+
+
+def test_the_page_without_records_says_so() -> None:
+    text = pages.page(Path("nowhere"))
+    for name, one in settings().items():
+        assert f"## {name}\n\n{one.title}.\n\nNot run yet." in text
+        assert f"fedkeel leaderboard run {name} --algorithms" in text
+    assert "too few results for mean ranks" in text
+
+
+def small(name: str = "fashion-mnist") -> Contest:
+    return contest(name).with_budget(trials=2, rounds=5, seeds=5)
+
+
+def test_the_page_with_records_has_every_algorithm_and_the_command_of_its_budget(tmp_path: Path) -> None:
+    about = small()
+    for one in through(about, "fedavg", [0.8] * 5) + through(about, "feddc", [0.81] * 5):
+        kept.write(tmp_path, one)
+    kept.write(tmp_path, record(about, "fedprox", "trial", 0, 0.5))
+    text = pages.page(tmp_path)
+    assert "| 1 | FedDC | 81.00 ± 0.00 |" in text
+    assert "Not through: fedprox, 1 of 2 trials and 0 of 5 runs are done." in text
+    assert "fedkeel leaderboard run fashion-mnist --algorithms feddc --trials 2 --rounds 5\n" in text
+    assert "Mean ranks over 5 paired runs of fashion-mnist" in text
+    assert f"Not run yet: {ALGORITHMS['scaffold'].title}" in text
+
+
+def test_published_pages_are_those_of_the_records() -> None:
+    assert pages.PATH.read_text(encoding="utf-8") == pages.page(), "run: python docs/make_pages.py"
+
+
+def test_publishing_copies_who_is_through_and_keeps_what_is_there(tmp_path: Path) -> None:
+    about, source, target = small(), tmp_path / "from", tmp_path / "to" / "leaderboard"
+    for one in through(about, "fedavg", [0.8] * 5):
+        kept.write(source / "records", one)
+    kept.write(source / "records", record(about, "fedprox", "trial", 0, 0.5))
+    told = list(publish(["fashion-mnist"], source, target))
+    assert told == [
+        "fashion-mnist fedavg: 7 records",
+        "fashion-mnist fedprox: not published, 1 of 2 trials and 0 of 5 runs are done",
+    ]
+    assert next(publish(["fashion-mnist"], source, target)).endswith("was published already")
+    for one in through(about, "fedavg", [0.9] * 5):
+        kept.write(source / "records", one)
+    assert "kept, other records" in next(publish(["fashion-mnist"], source, target))
+    assert "7 records" in next(publish(["fashion-mnist"], source, target, replace=True))
+    assert Collected.of("fashion-mnist", target).finals("fedavg")[0].value == 0.9
+    assert len(Records.of(target.parent)) == 0, "records of papers and of the leaderboard lie beside each other"
+
+
+def test_a_setting_of_the_best_takes_them_from_the_first(tmp_path: Path) -> None:
+    about = small()
+    for one in through(about, "slowmo", [0.8] * 5):
+        kept.write(tmp_path, one)
+    assert "slowmo" in entrants_of("lenet", [tmp_path])
+    with pytest.raises(InputError, match="run that first"):
+        entrants_of("lenet", [tmp_path / "nowhere"])
