@@ -148,9 +148,8 @@ class Watching:
     began: float = field(default_factory=time.monotonic)
     shown: dict[str, str] = field(default_factory=dict)
     busy: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
-    """Of the runs that were computed here."""
     computed: int = 0
+    """Of the runs that are done, those that were not there before."""
     _live: Live | None = None
 
     @property

@@ -136,16 +136,15 @@ def contest_of(
     first, data = experiments[0], sections[0].setdefault("data", {})
     if first.training.until is not None:
         raise InputError("training.until must be absent for tuning: budgets are equal only if all rounds are run.")
-    held = data.pop("validation", 0.0) or share
+    held = data.get("validation") or share
     return Contest(name, sections[0], own, held, trials, first.training.rounds if rounds is None else rounds)
 
 
 def _sections(experiment: config.Experiment) -> dict[str, Any]:
-    """What an experiment gives, but for its algorithm, its length and what it is judged on."""
+    """What an experiment gives, but for its algorithm and its length."""
     table = experiment.model_dump(exclude_unset=True)
     found = {section: dict(table[section]) for section in SECTIONS if section in table}
     found.get("training", {}).pop("rounds", None)
-    found.get("data", {}).pop("evaluate_on", None)
     return found
 
 

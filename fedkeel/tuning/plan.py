@@ -92,13 +92,12 @@ def budgeted(contest: Contest, found: Collected, where: Path) -> Contest:
                 f"the records of {contest.name} in {where} have {listed} {what}: budgets must be equal to be compared; "
                 "move those of one budget to a folder of their own."
             )
-    seeds = {one.number for one in found.found.values() if one.stage == "final"}
     made = replace(
         contest,
         trials=next(iter(trials), contest.trials),
         trial_rounds=next(iter(lengths["trial"]), contest.trial_rounds),
         rounds=next(iter(lengths["final"]), contest.rounds),
-        seeds=max(seeds, default=contest.seeds),
+        seeds=max((one.seeds for one in found.found.values()), default=contest.seeds),
     )
     for record in found.found.values():
         check_current(made, record, found.trials(record.algorithm), where)

@@ -38,6 +38,8 @@ class Tried(Settings):
     """What they were chosen from."""
     trials: int = Field(ge=1)
     """The budget: how many trials everybody has."""
+    seeds: int = Field(ge=0)
+    """How many runs everybody was to have after tuning; more may follow."""
     key: str
     """Decided by everything that decides the numbers; see ``papers.plan.key``."""
     experiment: dict[str, Any]

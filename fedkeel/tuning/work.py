@@ -151,6 +151,7 @@ class _Desk:
             "chosen": run.chosen,
             "space": plain(space),
             "trials": self.contest.trials,
+            "seeds": self.contest.seeds,
             "key": run.key,
             "commit": self.commit,
         }

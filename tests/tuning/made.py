@@ -53,6 +53,7 @@ def record(
         chosen=run.chosen,
         space=plain(space),
         trials=contest.trials,
+        seeds=contest.seeds,
         key=run.key,
         experiment=resolved(run.experiment),
         fedkeel="0.1.0",

@@ -100,6 +100,14 @@ def test_records_say_their_budget_and_different_ones_are_not_compared() -> None:
         budgeted(FIVE, mixed, Path())
 
 
+def test_a_contest_that_was_stopped_is_not_through() -> None:
+    """One run of five after tuning is no result over one seed."""
+    found = of(through(FIVE, "fedavg", [0.6] * 5)[:3])
+    about = budgeted(FIVE, found, Path())
+    assert about.seeds == 5
+    assert board(about, found).unfinished == {"fedavg": "2 of 2 trials and 1 of 5 runs are done"}
+
+
 def test_values_that_are_not_those_of_the_best_trial_are_refused() -> None:
     made = through(FIVE, "fedavg", [0.6] * 5)
     better = record(FIVE, "fedavg", "trial", 1, 0.9, {**made[0].chosen, "training.lr": 0.05})

@@ -173,6 +173,7 @@ def test_own_experiments_keep_their_parameters(tmp_path: Path) -> None:
     assert start["algorithm.mu"] == 5.0
     assert space["algorithm.mu"].high == 5.0
     assert (about.trial_rounds, about.validation) == (7, 0.3)
+    assert final_experiment(about, "fedprox", start, 1).data == one.data
     swept = config.expand({"sweep": {"training.lr": [0.1, 0.2]}}, [])
     with pytest.raises(InputError, match="may differ in their algorithms only"):
         contest_of(swept, "own", 4, None, 0.1)
