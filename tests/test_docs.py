@@ -90,6 +90,15 @@ TRAFFIC: dict[tuple[str, str], tuple[str, str]] = {
     ("fedinit", DEFAULT): ("d", "d"),
     ("fedntd", DEFAULT): ("d", "d"),
     ("fedbn", DEFAULT): ("d - bn", "d - bn"),
+    ("fedswa", DEFAULT): ("d", "d"),
+    ("fedmoswa", DEFAULT): ("2*d", "2*d"),
+    ("fedsam", DEFAULT): ("d", "d"),
+    ("fedspeed", DEFAULT): ("d", "d"),
+    ("fedlesam_d", DEFAULT): ("d", "d"),
+    ("fedsmoo", DEFAULT): ("2*d", "2*d"),
+    ("fedlc", DEFAULT): ("d", "d"),
+    ("fedrs", DEFAULT): ("d", "d"),
+    ("mofedsam", DEFAULT): ("2*d", "d"),
 }
 
 # What a client and the server keep between rounds, in vectors (d, v, bn, and N·d for a table of all clients); single
@@ -135,10 +144,22 @@ STATE: dict[str, tuple[str, str]] = {
     "fedinit": ("d", "d"),
     "fedntd": ("0", "d"),
     "fedbn": ("bn", "d"),
+    "fedswa": ("0", "d"),
+    "fedmoswa": ("d", "2*d"),
+    "fedsam": ("0", "d"),
+    "fedspeed": ("d", "2*d"),
+    "fedlesam_d": ("2*d", "2*d"),
+    "fedsmoo": ("2*d", "3*d"),
+    "fedlc": ("0", "d"),
+    "fedrs": ("0", "d"),
+    "mofedsam": ("0", "2*d"),
 }
 OURS: dict[str, tuple[str, str, str]] = {
     "feddyn": ("d", "3*d", "the cohort's mean model is kept for evaluation (`selected`)"),
     "feddc": ("2*d", "4*d", "the cohort's mean model is kept for evaluation (`selected`)"),
+    "fedspeed": ("d", "3*d", "the cohort's mean model is kept for evaluation (`selected`)"),
+    "fedlesam_d": ("2*d", "3*d", "the cohort's mean model is kept for evaluation (`selected`)"),
+    "fedsmoo": ("2*d", "4*d", "the cohort's mean model is kept for evaluation (`selected`)"),
     "fedgvrgm": ("d", "3*d", "no momentum on c by default, so no second velocity; 4d with `c_momentum`"),
     "fedveca": (
         "0",

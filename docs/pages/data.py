@@ -25,6 +25,8 @@ FAMILIES = (
     "Averaging and server rules",
     "Corrections of the local step",
     "Methods that look inside the model",
+    "Methods that look for flat minima",
+    "Methods that count their labels",
 )
 
 

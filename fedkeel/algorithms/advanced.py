@@ -6,15 +6,18 @@ Hooks of an algorithm:
     cohort      who takes part, where a method overrules the sampling (MIFA's program)
     personal    models that clients would use themselves, where these differ from w (FedBN)
     controls    the control variates of clients, so that their error can be measured (SCAFFOLD and its kin)
+    pace        step sizes that change within a round (FedSWA)
     partial     what to tell who runs the method with part of the clients, where its paper has all (FedVeca)
     gradients_a_step, passes_a_round   what local work costs beside a gradient a step (GradMA, MOON, FedVeca)
     variant     the subclass that computes other readings of a paper (``algorithms/variants``)
 
 Services during a round:
 
-    local.train_by(rule)         steps with a projection (GradMA), an average of gradients (FedPMVR), an objective that
+    local.train_by(rule)         steps with a projection (GradMA), an average of gradients (FedPMVR), the gradient of a
+                                 point uphill (FedSAM), scores calibrated client by client (FedLC), an objective that
                                  looks inside the model (MOON, FedMLB), taken back in part (FedReg), something else done
                                  after each, or with another optimiser (FedPVR)
+    local.class_counts           how many samples of each class a client has (FedLC)
     local.full_loss              losses over all samples (FedVeca); so does ``uploads.losses_at``, at the server
     local.pseudo_batches         one more pass over the data, shuffled apart (FedReg)
     uphill                       samples moved along the gradient of a loss (FedReg)
@@ -32,12 +35,17 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.state import State
+from fedkeel.learning.ascent import Ascent as Ascent
+from fedkeel.learning.ascent import Consensus as Consensus
+from fedkeel.learning.ascent import of_length as of_length
 from fedkeel.learning.averaging import Averaging as Averaging
+from fedkeel.learning.calibration import Calibration as Calibration
 from fedkeel.learning.correction import Correction
 from fedkeel.learning.inside import Branches as Branches
 from fedkeel.learning.inside import Contrast as Contrast
 from fedkeel.learning.kernels.choice import uphill as uphill
 from fedkeel.learning.loop import Sgd, Trained, train
+from fedkeel.learning.pace import Pace
 from fedkeel.learning.projected import Projection as Projection
 from fedkeel.learning.rule import Rule as Rule
 from fedkeel.learning.task import Batch, Task
@@ -76,6 +84,14 @@ class AdvancedHooks:
         """Who takes part, given who is there: the same, unless a method's program calls others (MIFA's does once)."""
         return present
 
+    def pace(self, steps: Tensor) -> Tensor | None:
+        """Factors on η_t at every step of clients that take so many [K]: [K, most steps]; None: η_t at all of them.
+
+        ``local.train`` follows them, and ``travel`` counts them, at the server too. What stands behind a client's own
+        last step is not looked at.
+        """
+        return None
+
     def personal(self, server: State, clients: State) -> Tensor | None:
         """The models [K, d] that K clients with these states would use, where they keep part of it to themselves."""
         return None
@@ -85,6 +101,7 @@ class AdvancedHooks:
         return None
 
 
+@dataclass(frozen=True, kw_only=True)
 class AdvancedServices:
     """Of what clients see during a round."""
 
@@ -93,10 +110,18 @@ class AdvancedServices:
     sgd: Sgd
     full_batches: Callable[[], Sequence[Batch]]
     make_pseudo_batches: Callable[[], Sequence[Batch]]
+    pace: Pace | None = None
+    """How step sizes change within the round, as the algorithm's ``pace`` says it."""
+    count_classes: Callable[[], Tensor] | None = None
+    """Computes ``class_counts``."""
 
     def train_by(self, rule: Rule, start: Tensor | None = None, sgd: Sgd | None = None) -> Trained:
         """Run the shared loop by a rule, from ``start`` (default: the global model) and with any optimiser."""
+        if rule.pace is not None:
+            raise ValueError("an algorithm says in its method pace how step sizes change, so that travel knows of it")
         first = self.w if start is None else start
+        if self.pace is not None:
+            rule = replace(rule, pace=self.pace)
         return train(self.task, first, self.b, self.batches, sgd or self.sgd, rule, self.full_batches)
 
     @property
@@ -111,6 +136,15 @@ class AdvancedServices:
     def pseudo_batches(self) -> Sequence[Batch]:
         """One more pass over each client's data, shuffled apart from the steps (FedReg makes pseudo data of it)."""
         return self.make_pseudo_batches()
+
+    @cached_property
+    def class_counts(self) -> Tensor:
+        """How many of each client's own samples are of each class that the model has a score for [K, classes].
+
+        Only for cross-entropy with one label a sample; with anything else asking is an error.
+        """
+        assert self.count_classes is not None
+        return self.count_classes()
 
     def full_loss(self, at: Tensor) -> Tensor:
         """F_i at parameters [K, d], over all of each client's samples, in evaluation mode [K]."""

@@ -37,6 +37,7 @@ from fedkeel.learning.correction import Correction
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.loop import Sgd
 from fedkeel.learning.loop import Trained as Trained
+from fedkeel.learning.pace import Pace
 from fedkeel.learning.rule import Gradient, Rule
 from fedkeel.learning.task import Batch, Task
 
@@ -255,7 +256,7 @@ class Local(AdvancedServices):
         """η_t·‖a_i‖₁ [K, 1], see ``Uploads.travel``."""
         if self.sgd.adam is not None:
             raise no_travel("adam")
-        return travel(self.round.lr, self.steps, self.sgd.momentum, self.w.dtype)
+        return travel(self.round.lr, self.steps, self.sgd.momentum, self.w.dtype, self.pace)
 
     @cached_property
     def batches(self) -> Sequence[Batch]:
@@ -281,15 +282,33 @@ Answer = tuple[Message, State, Trained]
 """Of K clients: uploads, new states, and what training gave, from which losses, buffers and norms are read."""
 
 
-def travel(lr: float, steps: Tensor, momentum: float | Tensor, dtype: torch.dtype) -> Tensor:
+def travel(lr: float, steps: Tensor, momentum: float | Tensor, dtype: torch.dtype, pace: Pace | None = None) -> Tensor:
     """η·‖a_i‖₁ [K, 1] (or [K, d] where momentum differs by coordinate).
 
     With momentum ρ the gradient of step k is applied again in all later steps, 1 + ρ + ρ² + … times in all; the sum
-    over K steps is (K − ρ(1 − ρ^K)/(1 − ρ))/(1 − ρ), and K for ρ = 0.
+    over K steps is (K − ρ(1 − ρ^K)/(1 − ρ))/(1 − ρ), and K for ρ = 0. In other words, step k applies 1 + ρ + … + ρ^k
+    = (1 − ρ^(k+1))/(1 − ρ) gradients, and f_k times as much where its size has a factor f_k.
     """
     K = steps.to(dtype).unsqueeze(1)
-    rho = torch.as_tensor(momentum, dtype=dtype)
+    rho = torch.as_tensor(momentum, dtype=dtype, device=steps.device)
+    if pace is not None:
+        k = torch.arange(pace.factors.shape[1], dtype=dtype, device=steps.device).unsqueeze(1)
+        applied = (1 - rho ** (k + 1)) / (1 - rho)
+        return lr * torch.where(k.T < K, pace.factors.to(dtype), 0) @ applied
     return lr * (K - rho * (1 - rho**K) / (1 - rho)) / (1 - rho)
+
+
+def pace_of(algorithm: Algorithm, steps: Tensor, dtype: torch.dtype) -> Pace | None:
+    """How an algorithm changes the step size of clients that take so many steps [K]."""
+    factors = algorithm.pace(steps)
+    if factors is None:
+        return None
+    if factors.dim() != 2 or len(factors) != len(steps) or factors.shape[1] < int(steps.max()):
+        raise InputError(
+            f"pace of {algorithm.name} must give a factor for every step, [{len(steps)}, {int(steps.max())}] for "
+            f"steps {steps.tolist()}, got {list(factors.shape)}."
+        )
+    return Pace(factors.to(dtype))
 
 
 def no_travel(optimiser: str) -> FedkeelError:

@@ -9,6 +9,8 @@ unlike the rest cannot turn the model around in one round.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from fedkeel.algorithms.contract import (
@@ -34,7 +36,9 @@ class FedCM(Algorithm):
     title = "FedCM"
     idea = "Every local step follows the last round's mean step as well as its own gradient."
     paper = Paper("FedCM: Federated Learning with Client-level Momentum", "Xu et al.", "arXiv:2106.10874", 2021)
-    laws = (Law("FedCM(a = 1) is FedAvg with equal weights", {"a": 1.0}, "fedavg", {"weights": "uniform"}),)
+    laws: ClassVar[tuple[Law, ...]] = (
+        Law("FedCM(a = 1) is FedAvg with equal weights", {"a": 1.0}, "fedavg", {"weights": "uniform"}),
+    )
     params: Params
 
     class Params(AlgorithmParams):

@@ -35,6 +35,7 @@ class FedNTD(FedAvg):
         2022,
     )
     laws: ClassVar[tuple[Law, ...]] = (Law("FedNTD(β = 0) is FedAvg", {"beta": 0.0}, "fedavg"),)
+    gradients_a_step = 4 / 3  # one more forward pass
     params: Params
 
     class Params(FedAvg.Params):

@@ -79,6 +79,15 @@ ALGORITHMS = Registry(
         "fedvarp": "fedvarp:FedVARP",
         "fedinit": "fedinit:FedInit",
         "fedntd": "fedntd:FedNTD",
+        "fedswa": "fedswa:FedSWA",
+        "fedmoswa": "fedmoswa:FedMoSWA",
+        "fedsam": "fedsam:FedSAM",
+        "fedspeed": "fedspeed:FedSpeed",
+        "fedlesam_d": "fedlesam_d:FedLESAMD",
+        "fedsmoo": "fedsmoo:FedSMOO",
+        "fedlc": "fedlc:FedLC",
+        "fedrs": "fedrs:FedRS",
+        "mofedsam": "mofedsam:MoFedSAM",
     }
 )
 

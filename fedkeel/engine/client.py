@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.contract import Algorithm, Answer, Clients, Local, Problem, Round
+from fedkeel.algorithms.contract import Algorithm, Answer, Clients, Local, Problem, Round, pace_of
 from fedkeel.algorithms.registry import is_registered
 from fedkeel.algorithms.state import Message, State
 from fedkeel.engine.exchange import Call, Outcome, gather, taken
 from fedkeel.engine.noted import as_clients_noted
 from fedkeel.engine.optimisers import check_optimiser, local_optimiser
 from fedkeel.engine.randomness import Moment, Purpose, torch_generator, torch_seed
-from fedkeel.engine.samples import ClientBatches, DataOfClients, full_batches
+from fedkeel.engine.samples import ClientBatches, ClientData, DataOfClients, full_batches
 from fedkeel.engine.schedule import Schedule
 from fedkeel.engine.settings import Training
 from fedkeel.engine.stacking import stacked
@@ -31,6 +31,7 @@ from fedkeel.errors import InputError, ModelError
 from fedkeel.learning.drawing import Keyed, held_by, keyed, keyed_if, put_aside
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.loop import Sgd, Trained
+from fedkeel.learning.losses import cross_entropy
 from fedkeel.learning.task import Batch, Task
 
 
@@ -191,10 +192,12 @@ class Work:
         batches: Sequence[Batch],
         whole: Callable[[], Sequence[Batch]],
         pseudo: Callable[[], Sequence[Batch]],
+        counts: Callable[[], Tensor],
     ) -> Local:
         """The round as some of the clients see it, with their minibatches and all their data in one pass.
 
-        ``pseudo`` makes the batches of the pass that becomes pseudo data, for the algorithms that ask for it.
+        ``pseudo`` makes the batches of the pass that becomes pseudo data, and ``counts`` their samples by class, for
+        the algorithms that ask for it.
         """
         return Local(
             task=self.task,
@@ -211,6 +214,8 @@ class Work:
             make_batches=lambda: batches,
             full_batches=whole,
             make_pseudo_batches=pseudo,
+            count_classes=counts,
+            pace=pace_of(self.algorithm, self.steps[rows], self.task.dtype),
         )
 
 
@@ -265,6 +270,7 @@ def _trained_together(work: Work) -> Outcome:
         stacked([one.batches for one in each], dtype),
         lambda: stacked([one.full_batches() for one in each], dtype),
         lambda: stacked([one.pseudo_batches for one in each], dtype),
+        lambda: torch.cat([one.class_counts for one in each]),
     )
     message, state, trained = _local_round(work, local)
     norms = [own[: int(steps)] for own, steps in zip(trained.norms, local.steps, strict=True)]
@@ -304,4 +310,16 @@ def local_of(work: Work, i: int) -> Local:
         batches(work.schedule.batches(t, client, n, int(work.steps[i])), Purpose.AUGMENTATION),
         lambda: full_batches(data),
         lambda: batches(work.schedule.pseudo_batches(t, client, n), Purpose.PSEUDO_DATA),
+        lambda: _class_counts(work, data),
     )
+
+
+def _class_counts(work: Work, data: ClientData) -> Tensor:
+    """How many of one client's samples are of each class that the model has a score for [1, classes]."""
+    task = work.task
+    if task.loss is not cross_entropy:  # which is another of probabilities and of sequences of labels
+        raise InputError(
+            f"{work.algorithm.title} counts every client's labels, one a sample, and needs their cross-entropy, got "
+            f"the loss {task.loss.name}; choose another algorithm."
+        )
+    return torch.bincount(data.y, minlength=task.scores_of(data.x)).to(task.dtype).unsqueeze(0)

@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.contract import Algorithm, Clients, Problem, Round, Uploads, no_travel, travel
+from fedkeel.algorithms.contract import Algorithm, Clients, Problem, Round, Uploads, no_travel, pace_of, travel
 from fedkeel.algorithms.registry import is_registered
 from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import State, bytes_down
@@ -270,7 +270,8 @@ class Server:
     def _travel(self, lr: float, steps: Tensor) -> Tensor:
         if self.training.optimiser != "sgd":
             raise no_travel(self.training.optimiser)
-        return travel(lr, steps, self.training.momentum, self.problem.w0.dtype)
+        dtype = self.problem.w0.dtype
+        return travel(lr, steps, self.training.momentum, dtype, pace_of(self.algorithm, steps, dtype))
 
     def _losses_at(self, w: Tensor, state: ServerState, ids: tuple[int, ...], ask: Ask) -> Tensor:
         scores = ask(replace(self.question(state, ids, "train", w), purpose=Purpose.LOSSES))

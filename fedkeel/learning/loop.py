@@ -10,7 +10,7 @@ fixed once:
     q ← q + wd·y                       weight decay, after clipping
     v ← μ·v + q;  q ← v                local momentum, if on; v = 0 at the start of every round
     q ← Adam(q)                        or Adam's direction, if on; its moments are 0 at the start of every round
-    y ← y − η·q
+    y ← y − η·f_k·q                    f_k = 1, unless an algorithm changes the step size within a round
 
 and after the last step, if the whole move is limited to D:
 
@@ -75,9 +75,11 @@ def train(
     if steps is not None and task.dense is not None:
         return _limited(_walked(task.dense, steps, b, batches), start, sgd.max_move)
     correction, averaging, after_step = rule.correction, rule.averaging, rule.after_step
-    unforgetting = rule.unforgetting
+    unforgetting, pace = rule.unforgetting, rule.pace
     projected = None if rule.projection is None else rule.projection.gradients(task, start)
     gradient = rule.gradient if projected is None else projected
+    if rule.ascent is not None:
+        gradient = rule.ascent.gradients(task, start, rule.calibration)
     inside = None if rule.inside is None else inside_gradient(task, batches, rule.inside, all_samples)
     descent = descends(task, inside, sgd, rule)
     y = y.clone()
@@ -97,7 +99,7 @@ def train(
         elif unforgetting is not None:
             q, loss, b_after = unforgetting.gradient(task, y, b, batch)
         elif gradient is None:
-            q, loss, b_after = task.gradient(y, b, batch, out=workspace)
+            q, loss, b_after = task.gradient(y, b, batch, out=workspace, calibration=rule.calibration)
         else:
             q, loss, b_after = gradient(y, b, batch, k)
             if changes_q:  # which may still be the algorithm's own
@@ -122,6 +124,8 @@ def train(
             q = velocity
         if moments is not None:
             q = moments.direction(q, y)
+        if pace is not None:
+            q = q * pace.at(k)  # in new memory, since the velocity does not slow down
         if batch.active is not None:
             # Clients whose steps are over stand still; their gradient is whatever the padding gave.
             q = torch.where(batch.active.unsqueeze(1), q, 0)

@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from fedkeel.errors import ModelError, invalid, shown
 from fedkeel.learning.admission import check_module
+from fedkeel.learning.calibration import Calibration
 from fedkeel.learning.copies import copied
 from fedkeel.learning.drawing import draws_nothing, held_by, keyed_if
 from fedkeel.learning.kernels.bound import BoundModule
@@ -206,6 +207,7 @@ class Task:
         self.convolutional = any(isinstance(m, nn.Conv2d) for m in module.modules())
         self.channels_last = self.convolutional
         """Whether images are to be laid out as convolutions like them."""
+        self._scores: int | None = None if self.dense is None else self.dense.classes
         self.notices: list[str] = []
         """What ``verification`` found that a person should know."""
         self.metrics: dict[str, Metric] = {}
@@ -273,6 +275,14 @@ class Task:
         with same_draws(self.draws_nothing, self.device):
             return self.module_at(self.w0, self.b0).to(self.device)(x.clone())
 
+    def scores_of(self, x: Tensor) -> int:
+        """How many scores the model gives for a sample of x [n, ...]; found once."""
+        if self._scores is None:
+            outputs = self.plain_outputs(x[:1])
+            assert isinstance(outputs, Tensor)  # as ``fitting`` has seen
+            self._scores = outputs.shape[1]
+        return self._scores
+
     def gradient(
         self,
         y: Tensor,
@@ -282,20 +292,24 @@ class Task:
         extras: dict[str, Tensor] | None = None,
         train: bool = True,
         out: Tensor | None = None,
+        calibration: Calibration | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradient [K, d], loss [K] and advanced buffers [K, m] of K clients on a batch each.
 
         ``objective`` replaces the plain loss; ``extras`` ([K, ...] each) are handed to it client by client. ``out``
-        [K, d] may be overwritten to hold the gradient.
+        [K, d] may be overwritten to hold the gradient. ``calibration`` changes the scores of the plain cross-entropy.
         """
+        if calibration is not None and (objective is not None or self.loss is not cross_entropy):
+            raise ValueError("scores are calibrated in the plain cross-entropy and nowhere else")
         if objective is None and self.dense is not None:
-            return *self.dense.gradient(y, batch.x, batch.y, batch.weight, out), b
+            return *self.dense.gradient(y, batch.x, batch.y, batch.weight, out, calibration), b
         gradient = torch.empty_like(y) if out is None else out
         losses, buffers = [], []
         for i in range(len(y)):
             one = batch.of(i)
             if objective is None:
-                value, after = self._gradient_of_loss(y[i], b[i], one, train, gradient[i])
+                own_scores = None if calibration is None else calibration.of(i)
+                value, after = self._gradient_of_loss(y[i], b[i], one, train, gradient[i], own_scores)
             else:
                 own = {name: rows[i] for name, rows in (extras or {}).items()}
                 value, after = self._gradient_of(objective, y[i], b[i], one, own, train, gradient[i])
@@ -303,10 +317,15 @@ class Task:
             buffers.append(after)
         return gradient, _stack(losses), _stack(buffers)
 
-    def _gradient_of_loss(self, y: Tensor, b: Tensor, one: Batch, train: bool, out: Tensor) -> tuple[Tensor, Tensor]:
+    def _gradient_of_loss(
+        self, y: Tensor, b: Tensor, one: Batch, train: bool, out: Tensor, calibration: Calibration | None
+    ) -> tuple[Tensor, Tensor]:
         """The plain loss's gradient at one client, written to ``out`` [d]."""
-        x = self.handed(one.x)
-        value, after = self.bound.gradient(y, b, x, lambda outputs: self.mean_loss(outputs, one), train, out)
+
+        def loss(outputs: Tensor) -> Tensor:
+            return self.mean_loss(outputs if calibration is None else calibration.scores(outputs), one)
+
+        value, after = self.bound.gradient(y, b, self.handed(one.x), loss, train, out)
         if self.loss.l2:
             out.add_(y, alpha=self._l2_share(one))
             value = value + 0.5 * self._l2_share(one) * y.square().sum()

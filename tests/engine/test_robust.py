@@ -162,18 +162,9 @@ def test_buckets_differ_from_round_to_round() -> None:
 # Who may have a robust rule.
 
 ALLOWED = {
-    *(
-        "fedavg",
-        "fedprox",
-        "fedreg",
-        "fedmlb",
-        "moon",
-        "fedpmvr",
-        "fedbn",
-        "gradma_w",
-        "fedinit",
-        "fedntd",
-    ),  # a mean of models
+    *("fedavg", "fedprox", "fedreg", "fedmlb", "moon", "fedpmvr", "fedbn", "gradma_w", "fedinit"),  # a mean of models
+    *("fedsam", "fedlc", "fedrs", "fedntd"),  # of models trained in another way
+    "fedswa",  # of which w goes part of the way, or beyond
     *("fedavgm", "fedproxm", "fedmlbm", "moonm", "slowmo", "fedgm", "fedacg"),  # whose step is averaged over rounds
     *("fedadam", "fedyogi", "fedadagrad"),  # and scaled
     "mimelite",  # a mean of models, and one of gradients that is averaged over rounds

@@ -65,7 +65,8 @@ def fast_steps(
         y = start.clone()
         correction = rule.correction or Correction()
         share = 1.0 if correction.share is None else correction.share
-        return Descent(net, y, sgd.lr * share, folded(sgd, correction, y), rule.averaging)
+        pull = folded(sgd, correction, y)
+        return Descent(net, y, sgd.lr * share, pull, rule.averaging, rule.pace, rule.calibration)
     if rule.projection is not None and projects(sgd, rule, rule.projection):
         return DenseWorker(net, rule.projection, start, sgd.lr, positions(batches), all_samples)
     if rule.unforgetting is not None and takes_back(start, batches, sgd, rule, rule.unforgetting):
@@ -74,10 +75,16 @@ def fast_steps(
 
 
 def folds(net: DenseNet, sgd: Sgd, rule: Rule) -> bool:
-    """Whether a step is y ← factor·y + offset − η·b·q with q = ∇ or m: nothing depends on the size of the gradient."""
-    known = rule.used <= {"correction", "averaging"} and used(sgd) <= {"lr", "weight_decay", "max_move"}
+    """Whether a step is y ← factor·y + offset − η·b·q with q = ∇ or m: nothing depends on the size of the gradient.
+
+    Where step sizes change, factor, offset and η do with them; averages of gradients are not known together with that.
+    """
+    parts = {"correction", "calibration"} | ({"averaging"} if rule.pace is None else {"pace"})
+    known = rule.used <= parts and used(sgd) <= {"lr", "weight_decay", "max_move"}
     affine = rule.correction is None or used(rule.correction) <= {"slope", "constant", "decay", "share"}
-    return known and affine and (rule.averaging is None or net.can_average(rule.averaging))
+    paced = rule.pace is None or used(rule.pace) <= {"factors"}
+    scored = rule.calibration is None or used(rule.calibration) <= {"scale", "shift"}
+    return known and affine and paced and scored and (rule.averaging is None or net.can_average(rule.averaging))
 
 
 def takes_back(start: Tensor, batches: Iterable[Batch], sgd: Sgd, rule: Rule, unforgetting: Unforgetting) -> bool:

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from fedkeel.learning.averaging import Averaging
+from fedkeel.learning.calibration import Calibration
 from fedkeel.learning.layout import Layout
 from fedkeel.learning.losses import Loss, cross_entropy
+from fedkeel.learning.pace import Pace
 from fedkeel.learning.recognise import layers_of
 
 _ACTIVATIONS = (nn.ReLU, nn.Tanh)
@@ -105,7 +107,13 @@ class DenseNet:
         return known[1]
 
     def gradient(
-        self, y: Tensor, x: Tensor, targets: Tensor, weight: Tensor | None, out: Tensor | None = None
+        self,
+        y: Tensor,
+        x: Tensor,
+        targets: Tensor,
+        weight: Tensor | None,
+        out: Tensor | None = None,
+        calibration: Calibration | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Gradient [K, d] and mean cross-entropy [K] at parameters y [K, d], on inputs [K, B, ...], targets [K, B].
 
@@ -113,7 +121,7 @@ class DenseNet:
         gradient, so that a loop need not touch new memory at every step.
         """
         hot = minus_one_hot(targets, self.classes, y.dtype)
-        inputs, errors, share, log_p = self.backpropagated(self.of(y), x, hot, weight)
+        inputs, errors, share, log_p = self.backpropagated(self.of(y), x, hot, weight, calibration=calibration)
         gradient = torch.empty_like(y) if out is None else out
         for layer, given, error in zip(self.of(gradient), inputs, errors, strict=True):
             error.mul_(share)
@@ -156,18 +164,29 @@ class DenseNet:
         return inputs, torch.baddbmm(last.bias_column, last.weights, given)
 
     def backpropagated(
-        self, parameters: Parameters, x: Tensor, hot: Tensor, weight: Tensor | None, first: Tensor | None = None
+        self,
+        parameters: Parameters,
+        x: Tensor,
+        hot: Tensor,
+        weight: Tensor | None,
+        first: Tensor | None = None,
+        calibration: Calibration | None = None,
     ) -> tuple[list[Tensor], list[Tensor], float, Tensor]:
         """What each layer was given [K, B, in], the derivative by its output [K, out, B], a factor, log p.
 
         ``hot`` are the targets as of ``minus_one_hot``. The derivatives still have to be multiplied by the factor, a
         sample's equal share of the mean. log p [K, classes, B] are the log-probabilities. Who knows what the first
-        layer gives before its activation hands it over as ``first`` [K, B, out]; it is overwritten.
+        layer gives before its activation hands it over as ``first`` [K, B, out]; it is overwritten. With a calibration
+        log p is that of the calibrated scores.
         """
         K, _, B = hot.shape
         inputs, logits = self._forward(parameters, x if x.dim() == 3 else x.reshape(K, B, -1), first)
+        if calibration is not None:
+            logits = _calibrated(logits, calibration)
         log_p = torch.log_softmax(logits, dim=1)
         error = torch._log_softmax_backward_data(hot, log_p, 1, log_p.dtype)  # p − one-hot
+        if calibration is not None and calibration.scale is not None:
+            error.mul_(calibration.scale.unsqueeze(2))
         if weight is None:
             share = 1 / B
         else:
@@ -178,6 +197,17 @@ class DenseNet:
             below = torch.bmm(errors[-1].transpose(1, 2), parameters[number].weights)
             errors.append(_through(self.layers[number - 1], inputs[number], below).transpose(1, 2))
         return inputs, errors[::-1], share, log_p
+
+
+def _calibrated(logits: Tensor, calibration: Calibration) -> Tensor:
+    """Scores [K, classes, B] with every client's own scale and shift [K, classes]."""
+    for part in (calibration.scale, calibration.shift):
+        if part is not None and part.shape != logits.shape[:2]:
+            raise ValueError(
+                f"{list(part.shape)} calibrates no scores of {logits.shape[0]} clients and {logits.shape[1]} classes"
+            )
+    scaled = logits if calibration.scale is None else logits * calibration.scale.unsqueeze(2)
+    return scaled if calibration.shift is None else scaled + calibration.shift.unsqueeze(2)
 
 
 def minus_one_hot(targets: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
@@ -219,9 +249,13 @@ class AffinePull:
         """The same for some coordinates only."""
         return AffinePull(self.factor, None if self.offset is None else self.offset[:, stretch])
 
-    def apply(self, y: Tensor) -> None:
-        """Move y [K, d] in place, in one pass over memory."""
-        if self.offset is None:
+    def apply(self, y: Tensor, share: Tensor | None = None) -> None:
+        """Move y [K, d] in place, in one pass over memory; only ``share`` [K, 1] of the way where that is given."""
+        if share is not None:
+            y.mul_(1 + share * (self.factor - 1))
+            if self.offset is not None:
+                y.addcmul_(self.offset, share)
+        elif self.offset is None:
             y.mul_(self.factor)
         elif isinstance(self.factor, Tensor):
             torch.addcmul(self.offset, y, self.factor, out=y)
@@ -240,13 +274,22 @@ class Descent:
     acting: Sequence[int] | None = None
 
     def __init__(
-        self, net: DenseNet, y: Tensor, lr: float, pull: AffinePull | None = None, averaging: Averaging | None = None
+        self,
+        net: DenseNet,
+        y: Tensor,
+        lr: float,
+        pull: AffinePull | None = None,
+        averaging: Averaging | None = None,
+        pace: Pace | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         self._net, self.y, self._lr = net, y, lr
         self._parameters = net.of(y)
         self._pulls = [[] if pull is None else [(y[:, s], pull.on(s)) for s in layer.stretches] for layer in net.layers]
         self._averages = [None if averaging is None else layer.averages(averaging) for layer in net.layers]
         self._alpha = 0.0 if averaging is None else averaging.alpha
+        self._pace, self._k = pace, 0
+        self._calibration = calibration
         # What changes without a gradient.
         self._drifting = [y] if pull is not None or averaging is not None else []
         self._drifting += [] if averaging is None else [averaging.m]
@@ -266,11 +309,17 @@ class Descent:
         return log_p
 
     def _step(self, x: Tensor, hot: Tensor, weight: Tensor | None) -> Tensor:
-        inputs, errors, share, log_p = self._net.backpropagated(self._parameters, x, hot, weight)
+        inputs, errors, share, log_p = self._net.backpropagated(
+            self._parameters, x, hot, weight, calibration=self._calibration
+        )
+        pace = None if self._pace is None else self._pace.at(self._k)
+        self._k += 1
         layers = zip(self._parameters, inputs, errors, self._pulls, self._averages, strict=True)
         for layer, given, error, pulls, m in layers:
+            if pace is not None:
+                error.mul_(pace.unsqueeze(2))
             for part, pull in pulls:
-                pull.apply(part)
+                pull.apply(part, pace)
             if m is None:
                 layer.weights.baddbmm_(error, given, alpha=-self._lr * share)
                 if layer.biases is not None:
