@@ -229,6 +229,7 @@ def train(
     workers: int | None = None,
     threads: int = 1,
     device: str = "cpu",
+    address: str | None = None,
     watch: Watcher | Sequence[Watcher] | None = None,
     until: Target | None = None,
     stop: Callable[[], bool] | None = None,
@@ -260,10 +261,11 @@ def train(
     (``average_decay``, by default 0.9), or ``"swa"``, the plain mean from round ``average_from`` on. Training does not
     see it; it costs one more evaluation, and the model of the last round is evaluated beside it.
 
-    ``executor`` is ``auto``, ``serial``, ``pool`` or ``stacked``. ``serial`` and ``pool`` give the same bits on a
-    machine; ``stacked``, which ``auto`` may take, gives the same numbers up to round-off. ``threads`` are torch's in
-    this process while it trains: one, since several processes with one thread each are faster. ``device`` is where
-    clients compute: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+    ``executor`` is ``auto``, ``serial``, ``pool``, ``stacked`` or ``ray``. ``serial``, ``pool`` and ``ray`` give the
+    same bits on machines of one kind; ``stacked``, which ``auto`` may take, gives the same numbers up to round-off.
+    ``ray`` joins the Ray cluster at ``address`` (``host:port``, or ``auto``); without one it starts its own here.
+    ``threads`` are torch's in this process while it trains: one, since several processes with one thread each are
+    faster. ``device`` is where clients compute: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
 
     ``watch(progress)`` is called after every round with its number, its summary and the evaluations that were due; it
     may be a list of functions, and ``fedkeel.trackers`` has some that write for TensorBoard, MLflow or W&B.
@@ -309,11 +311,11 @@ def train(
             "resume must go with directory, the one that holds the run; a run in memory is gone at its end."
         )
     place = devices.find(device, "device")
-    made = make_executor(executor, workers, place, "")
-    check_effects(type(chosen), settings, faults, executor, workers, lambda name: name.rpartition(".")[2])
-    how = checked(
-        "", config.RunConfig, {"executor": executor, "workers": workers, "threads": threads, "device": str(place)}
-    )
+    address = None if address is None else arguments.text("address", address)
+    made = make_executor(executor, workers, place, "", address)
+    check_effects(type(chosen), settings, faults, executor, workers, address, lambda name: name.rpartition(".")[2])
+    asked = {"executor": executor, "workers": workers, "threads": threads, "device": str(place), "address": address}
+    how = checked("", config.RunConfig, asked)
     call = call_of(chosen, seed, settings, faults, robust, clock, evaluation, measure, how)
     with session.surroundings(how, folder):
         task = build.make_task(model, data.dataset, seed, build.DTYPES[settings.dtype], as_loss(loss), place)

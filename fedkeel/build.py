@@ -103,10 +103,11 @@ def make_simulation(
     task = make_task(experiment.model.name, federation.dataset, model_seed, dtype, loss, device)
     task.metrics = as_metrics(experiment.evaluation.metrics)
     kind = algorithm_class(experiment.algorithm.name, allow_plugins)
-    check_effects(kind, experiment.training, experiment.faults, experiment.run.executor, experiment.run.workers)
+    run = experiment.run
+    check_effects(kind, experiment.training, experiment.faults, run.executor, run.workers, run.address)
     check_average(experiment.evaluation, experiment.training)
     algorithm = kind(**experiment.algorithm_params())
-    executor = make_executor(experiment.run.executor, experiment.run.workers, device)
+    executor = make_executor(run.executor, run.workers, device, address=run.address)
     return Simulation(
         algorithm,
         task,

@@ -15,7 +15,7 @@ from fedkeel.config import Experiment
 from fedkeel.data.sources import GIVEN, SOURCES, brings_clients, is_path
 from fedkeel.errors import DataError, InputError
 
-SAME_BITS = ("serial", "pool")
+SAME_BITS = ("serial", "pool", "ray")
 """Executors whose results are equal to the bit while this process uses one thread, as workers do."""
 _FREE = (
     "name",
@@ -25,6 +25,7 @@ _FREE = (
     "evaluation.metrics",
     "measure.every",
     "measure.clients",
+    "run.address",
     "run.checkpoint_every",
     "run.memory_mb",
 )

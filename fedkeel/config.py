@@ -114,9 +114,18 @@ class RunConfig(Settings):
     executor: str = Field(
         "auto",
         description="how clients are computed: serial, pool (worker processes), stacked (groups of clients as one "
-        "computation, in worker processes), or auto (whichever a short trial finds fastest)",
+        "computation, in worker processes), ray (actors of a Ray cluster), or auto (whichever of the first three a "
+        "short trial finds fastest)",
     )
-    workers: int | None = Field(None, ge=1, le=MOST_WORKERS, description="worker processes; absent: one per core")
+    workers: int | None = Field(
+        None, ge=1, le=MOST_WORKERS, description="worker processes, or actors of the cluster; absent: one per core"
+    )
+    address: str | None = Field(
+        None,
+        min_length=1,
+        description="of the Ray cluster to join, as host:port, or auto for the one on this machine; absent: ray starts "
+        "one of its own here",
+    )
     threads: int = Field(1, ge=1, le=MOST_THREADS, description="threads of torch in this process")
     device: str = Field("cpu", description="where clients compute: cpu, cuda, cuda:1, …, or mps")
     memory_mb: int | None = Field(
@@ -416,7 +425,7 @@ def _validated(table: dict[str, Any], origin: _Origin, allow_plugins: bool) -> E
         check_data(experiment)
         check_average(experiment.evaluation, experiment.training)
         run = experiment.run
-        check_effects(algorithm, experiment.training, experiment.faults, run.executor, run.workers)
+        check_effects(algorithm, experiment.training, experiment.faults, run.executor, run.workers, run.address)
     except ValidationError as error:
         path = [str(part) for part in error.errors()[0]["loc"]]
         complaint = sentence("experiment", Experiment, error)

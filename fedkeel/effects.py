@@ -27,6 +27,7 @@ def check_effects(
     faults: Faults,
     executor: str,
     workers: int | None,
+    address: str | None = None,
     called: Callable[[str], str] = str,
 ) -> None:
     """Refuse settings that have no effect with an algorithm, faults and executor.
@@ -44,6 +45,9 @@ def check_effects(
     if executor == "serial" and (workers or 1) > 1:
         allowed = f"1 or absent with {called('run.executor')} = 'serial'"
         raise invalid(called("run.workers"), allowed, workers, "Take 'pool' for several.")
+    if address is not None and executor != "ray":
+        hint = f"It is that of a Ray cluster: give {called('run.executor')} = 'ray' with it, or leave it out."
+        raise invalid(called("run.address"), f"absent with {called('run.executor')} = {executor!r}", address, hint)
 
 
 def not_heard(algorithm: type[Algorithm], training: Training) -> list[str]:

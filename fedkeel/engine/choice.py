@@ -16,7 +16,9 @@ from fedkeel.engine.devices import CPU
 from fedkeel.engine.exchange import Outcome
 from fedkeel.engine.executors import Executor, Job, Serial
 from fedkeel.engine.grouping import can_stack, groups
+from fedkeel.engine.on_ray import OnRay
 from fedkeel.engine.pool import Pool, PoolError
+from fedkeel.engine.ray_cluster import library
 from fedkeel.engine.samples import Samples, Scored
 from fedkeel.engine.soundness import representable
 from fedkeel.errors import invalid, unknown
@@ -25,7 +27,7 @@ from fedkeel.notices import notice
 from fedkeel.system import cores
 
 T = TypeVar("T")
-NAMES = ("auto", "serial", "pool", "stacked")
+NAMES = ("auto", "serial", "pool", "stacked", "ray")
 WORTH = 1.15
 """Stacking has to be this much faster than one client after the other, which has the bits of ``serial``."""
 SHORT = 0.01
@@ -35,15 +37,24 @@ MOST_WORKERS = 1024
 """Beyond this a number of processes is a slip of the keyboard."""
 
 
-def make_executor(name: str, workers: int | None = None, device: torch.device = CPU, owner: str = "run.") -> Executor:
+def make_executor(
+    name: str,
+    workers: int | None = None,
+    device: torch.device = CPU,
+    owner: str = "run.",
+    address: str | None = None,
+) -> Executor:
     """An executor; ``workers`` is the number of processes of those that have several (default: one per core).
 
     An accelerator is driven by one process, which may stack clients. ``owner`` is what errors put before the names.
+    ``address`` is that of a Ray cluster.
     """
     name = arguments.text(f"{owner}executor", name)
     if workers is not None and not 0 < workers <= MOST_WORKERS:
         raise invalid(f"{owner}workers", f"a whole number from 1 to {MOST_WORKERS}", workers, "Absent: one per core.")
     if device.type != "cpu":
+        if name == "ray":
+            raise invalid(f"{owner}device", f"cpu with {owner}executor = 'ray'", str(device))
         if name == "pool" or (workers or 1) > 1:
             got = "several workers" if name != "pool" else "pool"
             raise invalid(f"{owner}executor", f"auto, serial or stacked in one process on {device}", got)
@@ -54,6 +65,9 @@ def make_executor(name: str, workers: int | None = None, device: torch.device = 
         return Serial()
     if name in ("pool", "stacked"):
         return Pool(workers, stack=name == "stacked")
+    if name == "ray":
+        library()  # a missing package should be known before data are read
+        return OnRay(workers, address)
     raise unknown("executor", name, list(NAMES))
 
 

@@ -70,15 +70,16 @@ class Samples:
         self.transform = federation.dataset.transform
         self._channels_last = channels_last
         width = int(np.prod(federation.dataset.train.x.shape[1:]))
-        self._keep = federation.n * width * dtype.itemsize <= CACHE_BYTES
+        self.keeps_all = federation.n * width * dtype.itemsize <= CACHE_BYTES
+        """Whether prepared samples stay in memory."""
         self._ends = np.cumsum(federation.sizes)
 
     def of_client(self, client: int) -> tuple[Tensor, Tensor]:
         """All inputs [n, ...] and targets [n] of a client."""
         rows = self.federation.clients[client]
-        if not self._keep:
+        if not self.keeps_all:
             return self._prepared(self.federation.dataset.train, rows)
-        x, y = self._everybody
+        x, y = self.everybody
         stop = int(self._ends[client])
         return x[stop - len(rows) : stop], y[stop - len(rows) : stop]
 
@@ -87,14 +88,14 @@ class Samples:
         return ClientData(*self.of_client(client), self.transform, self.dtype)
 
     @cached_property
-    def _everybody(self) -> tuple[Tensor, Tensor]:
+    def everybody(self) -> tuple[Tensor, Tensor]:
         """All clients' samples, one client after the other, so that each has a slice and a million cost no more."""
         return self._prepared(self.federation.dataset.train, np.concatenate(self.federation.clients))
 
     def prepare_all(self) -> None:
         """Prepare everything that is kept now."""
-        if self._keep:
-            _ = self._everybody
+        if self.keeps_all:
+            _ = self.everybody
         _ = self.test
 
     def _prepared(self, split: Split, rows: Indices | None = None) -> tuple[Tensor, Tensor]:
@@ -240,27 +241,28 @@ def array_of(samples: Tensor, like: Tensor) -> Array:
     NumPy's ``take`` copies a sample in one go; torch's ``index_select`` takes half as long again, and loses
     ``channels_last``. The rows to take must exist: ``mode="clip"`` is what spares a second copy, and says nothing.
     """
-    return (samples.permute(0, 2, 3, 1) if _is_channels_last(like) else samples).numpy()
+    return (samples.permute(0, 2, 3, 1) if is_channels_last(like) else samples).numpy()
 
 
 def space_for(x: Tensor, samples: int) -> Tensor:
     """Memory for some samples, laid out as x is."""
-    if _is_channels_last(x):
+    if is_channels_last(x):
         _, channels, height, width = x.shape
-        return _as_images(x.new_empty(samples, height, width, channels))
+        return as_images(x.new_empty(samples, height, width, channels))
     return x.new_empty(samples, *x.shape[1:])
 
 
-def _is_channels_last(x: Tensor) -> bool:
+def is_channels_last(x: Tensor) -> bool:
+    """Whether samples [n, ...] are images whose channels lie side by side in memory."""
     return x.dim() == 4 and x.stride(1) == 1
 
 
 def as_channels_last(x: Tensor) -> Tensor:
     """The same images [n, C, H, W] with a pixel's channels side by side in memory."""
-    return _as_images(x.permute(0, 2, 3, 1).contiguous())
+    return as_images(x.permute(0, 2, 3, 1).contiguous())
 
 
-def _as_images(pixels: Tensor) -> Tensor:
+def as_images(pixels: Tensor) -> Tensor:
     """Images [n, H, W, C] seen as [n, C, H, W].
 
     The strides are spelled out because torch gives images of one channel others, in which convolutions do not

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fedkeel.errors import FedkeelError
 
@@ -36,8 +37,11 @@ class Failure:
         raise error from InWorkerError(f"\n\n{self.trace}")
 
 
-def failure_of(error: BaseException) -> Failure:
-    """An exception with everything that can be said of it."""
+def failure_of(error: BaseException, dumps: Callable[[object], bytes] | None = None) -> Failure:
+    """An exception with everything that can be said of it.
+
+    ``dumps`` makes the bytes where the usual way does not do: what it gives must be readable in that way.
+    """
     try:
         text = str(error)
     except Exception:  # a message that cannot be made must not hide which exception it was
@@ -47,14 +51,14 @@ def failure_of(error: BaseException) -> Failure:
     first_line = text.strip().partition("\n")[0].rstrip(".")
     words = f"{type(error).__qualname__}{': ' if first_line else ''}{first_line}{where}"
     trace = "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__qualname__}: {text}"
-    return Failure(words, trace, _pickled(error, text))
+    return Failure(words, trace, _pickled(error, text, dumps or ForkingPickler.dumps))
 
 
-def _pickled(error: BaseException, text: str) -> bytes | None:
+def _pickled(error: BaseException, text: str, dumps: Callable[[object], Any]) -> bytes | None:
     if not isinstance(error, Exception):  # an exit of the worker is none of the program
         return None
     try:
-        pickled = bytes(ForkingPickler.dumps(error))
+        pickled = bytes(dumps(error))
         again = ForkingPickler.loads(pickled)
         return pickled if type(again) is type(error) and str(again) == text else None
     except Exception:  # whatever somebody's exception does when it is taken apart or put together

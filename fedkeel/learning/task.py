@@ -218,6 +218,16 @@ class Task:
         """Why the model cannot be called as a function of its parameters, if it cannot."""
         self.draws_nothing = draws_nothing(module, loss)
         """Whether the model is known to draw no random numbers; of one with code of its own, nobody knows."""
+        self.plainly = False
+        """Whether the fast ways were left for good."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process the task is made anew of its module, with what was found out about it here.
+
+        Pickled part by part, the memory that its parts share would come apart without a word.
+        """
+        found = {name: getattr(self, name) for name in _FOUND_OUT}
+        return _made_anew, (self.train_module, self.loss, self.dtype, self.device, self.plainly, found)
 
     @property
     def generators(self) -> list[Any]:
@@ -362,7 +372,7 @@ class Task:
 
     def use_plain_autograd(self) -> None:
         """Leave the fast ways for good."""
-        self.dense, self.channels_last, self.by_hand = None, False, False
+        self.dense, self.channels_last, self.by_hand, self.plainly = None, False, False, True
         self.bound = BoundModule(self.train_module, self.layout, self.buffer_layout, self.dtype, plainly=True)
 
     def _l2_share(self, batch: Batch) -> float:
@@ -459,6 +469,27 @@ class Task:
         for name, part in self.buffer_layout.unflatten(b).items():
             buffers[name].copy_(part.round() if name in self.integer_buffers else part)
         return module
+
+
+_FOUND_OUT = ("kernels_tried", "notices", "metrics", "writes_inputs", "not_functional", "draws_nothing")
+"""What others find out about a task, or ask of it, once it is made."""
+
+
+def _made_anew(
+    module: nn.Module,
+    loss: Loss,
+    dtype: torch.dtype,
+    device: torch.device,
+    plainly: bool,
+    found: dict[str, Any],
+) -> Task:
+    task = Task(module, loss, dtype, device)
+    if plainly:
+        task.use_plain_autograd()
+    for name, value in found.items():
+        setattr(task, name, value)
+    task.given = None
+    return task
 
 
 def _stack(rows: list[Tensor]) -> Tensor:

@@ -1,0 +1,77 @@
+"""What Ray costs: rounds of the executors ``pool`` and ``ray`` in turn, on the same work and with as many processes.
+
+    python benchmarks/ray.py --work W2 --rounds 30
+
+The machine may have other things to do: the two take turns round by round, the order changes every time, and what is
+told is the median of the ratios of neighbours, with the middle half of them, never seconds alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+if sys.path[0] == str(Path(__file__).parent):
+    sys.path[0] = str(Path(__file__).parents[1])  # this folder has a ray.py too
+
+from fedkeel.bench.simulator import Simulator, make_federation
+from fedkeel.bench.works import FULL, find, make_images
+from fedkeel.engine.threads import one_thread
+
+
+def measured(work: str, algorithm: str, rounds: int, workers: int, evaluate: bool) -> dict[str, object]:
+    """Ratios of the seconds of a round on Ray to those of one in the pool."""
+    federation = make_federation(FULL, make_images(FULL))
+
+    def simulator(executor: str) -> Simulator:
+        return Simulator(find(work), FULL, federation, algorithm, executor, workers, evaluate=evaluate)
+
+    with one_thread(), closing(simulator("pool")) as pool, closing(simulator("ray")) as on_ray:
+        for one in (pool, on_ray):
+            one.run(3)
+        while on_ray.choice.count(f"{workers} actor") == 0:  # the first rounds were those of who was there first
+            on_ray.run(1)
+            time.sleep(0.5)
+        pairs = []
+        for number in range(rounds):
+            order = (pool, on_ray) if number % 2 else (on_ray, pool)
+            seconds = {one: one.run(1)[0] for one in order}
+            pairs.append((seconds[on_ray], seconds[pool]))
+    ratios = sorted(ray / pool for ray, pool in pairs)
+    return {
+        "work": work,
+        "algorithm": algorithm,
+        "evaluated": evaluate,
+        "ratio": round(statistics.median(ratios), 3),
+        "middle_half": [round(ratios[len(ratios) // 4], 3), round(ratios[-1 - len(ratios) // 4], 3)],
+        "fastest": round(min(ray for ray, _ in pairs) / min(pool for _, pool in pairs), 3),
+        "ms_ray": round(1000 * statistics.median(ray for ray, _ in pairs)),
+        "ms_pool": round(1000 * statistics.median(pool for _, pool in pairs)),
+        "rounds": rounds,
+        "workers": workers,
+        "load": round(os.getloadavg()[0], 1),
+        "cores": os.cpu_count(),
+    }
+
+
+def main() -> None:
+    """A line of JSON for each work."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", action="append", help="W1 to W4 (may be repeated); absent: W2 and W4")
+    parser.add_argument("--algorithm", default="fedavg")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--evaluate", action="store_true", help="with the test set after every round")
+    given = parser.parse_args()
+    for work in given.work or ["W2", "W4"]:
+        print(json.dumps(measured(work, given.algorithm, given.rounds, given.workers, given.evaluate)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
