@@ -5,6 +5,7 @@ import signal
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -16,3 +17,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples every time, however slow the machine: what is new is looked for by `make fuzz` and `make hostile`.
 settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """With several processes, tests of one ``xdist_group`` share one: some need a cluster, of which one is enough."""
+    if getattr(config.option, "dist", "no") == "load":
+        config.option.dist = "loadgroup"
+    if hasattr(config, "workerinput"):  # a process of the suite reads its options for itself
+        config.option.loadgroup = True

@@ -57,12 +57,9 @@ def run_all(path: Path, settings: list[str], options: Options, run_one: RunOne |
     a simulation.
     """
     run_one = run_one or _simulated(options)
-    runs = config.plan(path, settings, options.allow_plugins)
+    runs = planned_runs(path, settings, options)
     for name in options.track:  # one that cannot be had should be known before hours of rounds
         tracker_of(name, options.out / runs[0].experiment.label)
-    if options.resume:
-        runs = [under_its_earlier_name(run, options.out) for run in runs]
-        check_resumable([run.experiment for run in runs], options.out)
     clock = Clock(sum(_rounds_to_go(run.experiment, options) for run in runs))
     results: list[dict[str, Any]] = []
     with StopRequest() as stop:
@@ -75,10 +72,10 @@ def run_all(path: Path, settings: list[str], options: Options, run_one: RunOne |
                     if len(runs) == 1:
                         raise
                     complain(f"{run.experiment.label}: {error}")
-                    results.append(_diverged(run, error, options.out / run.experiment.label))
+                    results.append(stored_result(run, options.out / run.experiment.label, str(error)))
                 if stop() and len(results) < len(runs):
                     raise FedkeelError(f"stopped after {len(results)} of {len(runs)} runs, all kept")
-            _show(_with_seeds(results), options)
+            show_results(results, options)
             if sys.stdout is not None:
                 sys.stdout.flush()
         except FedkeelError as error:
@@ -95,6 +92,15 @@ def run_all(path: Path, settings: list[str], options: Options, run_one: RunOne |
     if diverged:
         complain(f"{diverged} of {len(runs)} runs diverged; their rounds before that are kept.")
         raise typer.Exit(1)
+
+
+def planned_runs(path: Path, settings: list[str], options: Options) -> list[config.Planned]:
+    """The runs that a file stands for, as they are to be started or gone on with."""
+    runs = config.plan(path, settings, options.allow_plugins)
+    if options.resume:
+        runs = [under_its_earlier_name(run, options.out) for run in runs]
+        check_resumable([run.experiment for run in runs], options.out)
+    return runs
 
 
 def under_its_earlier_name(run: config.Planned, out: Path) -> config.Planned:
@@ -191,7 +197,9 @@ def told_of(run: config.Planned) -> list[str]:
     return [f"seed {run.experiment.seed}", *(f"{names[field]} {sweeps.said(run.swept[field])}" for field in fields)]
 
 
-def _show(results: list[dict[str, Any]], options: Options) -> None:
+def show_results(results: list[dict[str, Any]], options: Options) -> None:
+    """A line for each run, and means over seeds."""
+    results = _with_seeds(results)
     if options.as_json:
         print_json(without_nan(results))
         return
@@ -300,8 +308,8 @@ def _result(run: Ran, swept: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _diverged(run: config.Planned, error: DivergedError, directory: Path) -> dict[str, Any]:
-    """What a run had reached when its numbers ran away."""
+def stored_result(run: config.Planned, directory: Path, error: str | None = None) -> dict[str, Any]:
+    """What a run has reached by what lies in its directory; ``error`` is why it came no further."""
     history = History()
     if holds_run(directory):
         with closing(Store.reading(directory)) as store:
@@ -311,7 +319,7 @@ def _diverged(run: config.Planned, error: DivergedError, directory: Path) -> dic
         "algorithm": run.experiment.algorithm.name,
         "seed": run.experiment.seed,
         "swept": run.swept,
-        "error": str(error),
+        **({"executor": run.experiment.run.executor} if error is None else {"error": error}),
         **_measured(history),
         "directory": str(directory),
     }

@@ -143,6 +143,12 @@ def run_experiment(
     track: Annotated[
         list[str] | None, typer.Option(help="Also write for tensorboard, mlflow or wandb (may be repeated).")
     ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Compute clients on the Ray cluster at host:port, or auto (run.executor = ray).")
+    ] = None,
+    spread: Annotated[
+        bool, typer.Option("--spread", help="Runs of a sweep beside each other on a Ray cluster: --address, or here.")
+    ] = False,
     data_dir: DataDir = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -154,7 +160,15 @@ def run_experiment(
         _find_modules_here()
     place, tracked = out or Path("runs"), tuple(dict.fromkeys(track or []))
     options = Options(place, resume, fork, allow_plugins, data_dir, quiet or as_json, as_json, tracked)
-    run_all(experiment, settings or [], options)
+    asked = list(settings or [])
+    if spread:
+        from fedkeel.cli.spread import run_spread
+
+        run_spread(experiment, asked, options, address)
+        return
+    if address is not None:
+        asked = ["run.executor=ray", *asked, f"run.address={json.dumps(address)}"]
+    run_all(experiment, asked, options)
 
 
 @app.command()

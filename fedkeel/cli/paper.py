@@ -40,13 +40,16 @@ def run_exhibits(
     seeds: Annotated[int | None, typer.Option(help="How many seeds; absent: as many as are published.", min=1)] = None,
     out: Folder = OUT,
     workers: Annotated[int | None, typer.Option(help="Runs at once; absent: one per core.", min=1)] = None,
+    address: Annotated[
+        str | None, typer.Option(help="On the machines of a Ray cluster: its host:port, or auto; all must see --out.")
+    ] = None,
     data_dir: DataDir = None,
     quiet: Quiet = False,
 ) -> None:
     """Run a table or figure, or go on with it: what is finished is used again."""
     from fedkeel.cli.paper_run import Choice, run_chosen
 
-    run_chosen(Choice(names, only or [], algorithms, scale, seeds, quiet), out, RESULTS, workers, data_dir)
+    run_chosen(Choice(names, only or [], algorithms, scale, seeds, quiet), out, RESULTS, workers, data_dir, address)
 
 
 @app.command(name="publish")

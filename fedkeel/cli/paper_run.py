@@ -104,13 +104,20 @@ class Choice:
         return plan_of(self.names, self.scale, self.only, methods, self.seeds)
 
 
-def run_chosen(choice: Choice, out: Path, results: Path, workers: int | None, data_dir: Path | None) -> None:
-    """Run tables and figures, or go on with them."""
+def run_chosen(
+    choice: Choice,
+    out: Path,
+    results: Path,
+    workers: int | None,
+    data_dir: Path | None,
+    address: str | None = None,
+) -> None:
+    """Run tables and figures, or go on with them; in processes of this machine, or of a Ray cluster."""
     whole = choice.plan()
     show = Board(whole, Clock.of(Records.of(out, results)), choice.quiet)
     with StopRequest() as stop, show:
         try:
-            outcome = work(whole.runs, out, workers, data_dir, show.hear, stop)
+            outcome = work(whole.runs, out, workers, data_dir, show.hear, stop, address)
         except OSError as error:
             if not output.is_lost(error):
                 raise

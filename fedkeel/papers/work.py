@@ -18,13 +18,14 @@ from fedkeel.algorithms.validate import checked
 from fedkeel.papers import records as kept
 from fedkeel.papers.crew import cores, get_done
 from fedkeel.papers.current import check_records
+from fedkeel.papers.fleet import sail
 from fedkeel.papers.plan import Planned
+from fedkeel.papers.process import LOGS
 from fedkeel.papers.records import RECORDS, Record, Records
 from fedkeel.papers.worker import Job
 
 RUNS = "runs"
 """The folder of stores inside a working folder."""
-LOGS = "logs"
 
 
 @dataclass(frozen=True)
@@ -70,18 +71,26 @@ def work(
     data_dir: Path | None = None,
     hear: Hear = lambda news: None,
     stop: Callable[[], bool] = lambda: False,
+    address: str | None = None,
 ) -> Outcome:
-    """Get runs done in a working folder; ``workers`` processes (default: one per core, 0: in this one)."""
+    """Get runs done in a working folder; ``workers`` processes (default: one per core, 0: in this one).
+
+    With the ``address`` of a Ray cluster they are processes on its machines, by default one for each processor.
+    """
     listed = list(runs)
+    if address is not None:  # other machines know nothing of this process's folder
+        out, data_dir = out.resolve(), None if data_dir is None else data_dir.resolve()
     found = Records.of(out)
     check_records(listed, found)
     before = {_id(run): record for run in listed if (record := _record_of(run, found)) is not None}
     office = _Office(listed, before, out, data_dir, hear)
     office.use_what_is_there()
     most = max(1, len(office.waiting))
-    office.outcome.stopped |= get_done(
-        office, out / LOGS, workers if workers == 0 else min(workers or cores(), most), stop
-    )
+    if address is not None:
+        stopped = sail(office, len(office.waiting), out, address, workers, stop)
+    else:
+        stopped = get_done(office, out / LOGS, workers if workers == 0 else min(workers or cores(), most), stop)
+    office.outcome.stopped |= stopped
     return office.outcome
 
 
@@ -100,7 +109,6 @@ class _Office:
     hear: Hear
     outcome: Outcome = field(default_factory=Outcome)
     waiting: list[Planned] = field(default_factory=list)
-    at_work: set[str] = field(default_factory=set)
     commit: str | None = None
 
     def use_what_is_there(self) -> None:
@@ -128,7 +136,6 @@ class _Office:
             leader = None if run.like is None else self._leader(run.like)
             if run.like is None or isinstance(leader, Record):
                 self.waiting.remove(run)
-                self.at_work.add(_id(run))
                 self.hear(News(run, "began"))
                 return run, self._job(run, leader if isinstance(leader, Record) else None)
             if isinstance(leader, str):
@@ -172,7 +179,6 @@ class _Office:
         if "round" in news:
             self.hear(News(run, "round", news["round"], news["seconds"]))
             return False
-        self.at_work.discard(_id(run))
         if "record" in news:
             record = checked("record", Record, news["record"])
             for other in self.runs:
@@ -194,7 +200,6 @@ class _Office:
 
     def failed(self, run: Planned, why: str) -> None:
         """One run has no result; so have its other names."""
-        self.at_work.discard(_id(run))
         for other in self.runs:
             if _work(other) == _work(run):
                 self.outcome.failures[_id(other)] = why

@@ -49,7 +49,22 @@ class Job:
     """Whether the record has the bytes sent up to every evaluation, as the series ``bytes``."""
 
 
-def perform(job: Job, tell: Tell, stop: Callable[[], bool]) -> None:
+@dataclass(frozen=True)
+class SweepJob:
+    """A run of a sweep. What it measured is in its folder; told is only how it ended."""
+
+    folder: str
+    experiment: str
+    """As TOML."""
+    home: str
+    """The folder that relative paths and own modules start from."""
+    resume: bool
+    fork: str | None = None
+    allow_plugins: bool = False
+    data_dir: str | None = None
+
+
+def perform(job: Job | SweepJob, tell: Tell, stop: Callable[[], bool]) -> None:
     """Do a job, from where it stands to its end; tell of rounds, and at last of the record or of what went wrong."""
     from fedkeel.errors import FedkeelError
     from fedkeel.runs.lock import LockedError
@@ -60,7 +75,7 @@ def perform(job: Job, tell: Tell, stop: Callable[[], bool]) -> None:
             deadline = time.monotonic() + PATIENCE
             while True:
                 try:
-                    tell(_performed(job, tell, stop))
+                    tell(_performed(job, tell, stop) if isinstance(job, Job) else _swept(job, tell, stop))
                     return
                 except LockedError:  # by a worker of a command that was killed, which is about to notice
                     if time.monotonic() > deadline:
@@ -78,7 +93,6 @@ def _performed(job: Job, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any]
     from fedkeel import api, build, config
     from fedkeel.errors import DivergedError
     from fedkeel.papers.sharing import Work
-    from fedkeel.runs.runner import Progress
 
     experiment = config.Experiment(**tomllib.loads(job.experiment))
     data_dir = None if job.data_dir is None else Path(job.data_dir)
@@ -88,14 +102,7 @@ def _performed(job: Job, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any]
         steps, rounds = job.work
         work = Work(steps=steps, rounds=rounds, clients=federation.N, samples=federation.n)
         experiment, about["work"] = with_work(experiment, work), work.model_dump()
-    told = 0.0
-
-    def watch(progress: Progress) -> None:
-        nonlocal told
-        if time.monotonic() - told >= EVERY:
-            told = time.monotonic()
-            tell({"round": progress.round, "seconds": progress.summary.seconds})
-
+    watch = _now_and_then(tell)
     folder, ended, diverged = Path(job.folder), "diverged", None
     try:
         run = api.run(experiment, folder, data_dir=data_dir, federation=federation, resume=True, watch=watch, stop=stop)
@@ -110,6 +117,44 @@ def _performed(job: Job, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any]
     if job.traffic:
         made["series"]["bytes"] = traffic_of(history)
     return {"record": made}
+
+
+def _now_and_then(tell: Tell) -> Callable[[Any], None]:
+    """Tells of rounds, not too often."""
+    told = 0.0
+
+    def watch(progress: Any) -> None:
+        nonlocal told
+        if time.monotonic() - told >= EVERY:
+            told = time.monotonic()
+            tell({"round": progress.round, "seconds": progress.summary.seconds})
+
+    return watch
+
+
+def _swept(job: SweepJob, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any]:
+    from fedkeel import api, config
+    from fedkeel.errors import DivergedError
+    from fedkeel.runs.fork import Fork
+
+    os.chdir(job.home)
+    if job.allow_plugins and job.home not in sys.path:
+        sys.path.insert(0, job.home)
+    try:
+        run = api.run(
+            config.Experiment(**tomllib.loads(job.experiment)),
+            Path(job.folder),
+            data_dir=None if job.data_dir is None else Path(job.data_dir),
+            resume=job.resume,
+            fork=None if job.fork is None else Fork.parse(job.fork),
+            allow_plugins=job.allow_plugins,
+            watch=_now_and_then(tell),
+            stop=stop,
+        )
+    except DivergedError as error:
+        return {"diverged": str(error)}
+    done = len(run.history.rounds)
+    return {"stopped": done} if run.ended == "stopped" else {"ended": run.ended, "rounds": done}
 
 
 def with_work(experiment: Any, work: Any) -> Any:
@@ -208,13 +253,14 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches the whole group; whoever asked decides what follows
     protocol = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a stray print must not be taken for news
-    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    jobs: queue.SimpleQueue[Job | SweepJob] = queue.SimpleQueue()
     asked_to_stop = threading.Event()
 
     def listen() -> None:
         for line in sys.stdin:
             if line.strip():
-                jobs.put(Job(**json.loads(line)))
+                fields = json.loads(line)
+                jobs.put(Job(**fields) if "about" in fields else SweepJob(**fields))
             else:
                 asked_to_stop.set()
         os._exit(0)
