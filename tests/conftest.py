@@ -2,6 +2,7 @@
 
 import os
 import signal
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -19,10 +20,19 @@ settings.register_profile("suite", deadline=None, derandomize=True, suppress_hea
 settings.load_profile("suite")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """With several processes, tests of one ``xdist_group`` share one: some need a cluster, of which one is enough."""
-    if getattr(config.option, "dist", "no") == "load":
-        config.option.dist = "loadgroup"
-    if hasattr(config, "workerinput"):  # a process of the suite reads its options for itself
-        config.option.loadgroup = True
+ON_RAY = ("tests/engine/test_ray.py", "tests/papers/test_fleet.py")
+"""Files whose tests start Ray clusters: one process of the suite has them all, and one cluster at a time."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests go to whoever is free, as with ``--dist load``, but for those on Ray."""
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneHasRay(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "ray" if nodeid.startswith(ON_RAY) else nodeid
+
+    return OneHasRay(config, log)

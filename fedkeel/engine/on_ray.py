@@ -50,7 +50,7 @@ from fedkeel.system import cores
 
 AHEAD = 2
 """Units that an actor may have at a time: with one only, it would wait for the next."""
-SHARE = 3
+SHARE = 2
 """A unit is at most this part of an actor's share of what is left to do; the last ones are of single clients."""
 LOOK = 1.0
 """Seconds between two looks at what is not there yet."""

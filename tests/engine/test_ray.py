@@ -1,7 +1,7 @@
 """Clients on a Ray cluster of two nodes: the bits of ``serial``, whatever happens to actors and nodes.
 
-The cluster lives in this module, on addresses of this machine alone. All tests that need it are of one group, so that
-one process of the suite has it.
+The cluster lives in this module, on addresses of this machine alone. One process of the suite runs all of it
+(``tests/conftest.py``).
 """
 
 from __future__ import annotations
@@ -123,7 +123,6 @@ def assert_same(one: RunState, two: RunState) -> None:
 # ------------------------------------------------------------------------------------------------------ on a cluster
 
 
-@pytest.mark.xdist_group("ray")
 @pytest.mark.parametrize(
     "name", ["fedavg", "scaffold", "feddc", "fedveca", "gradma", "moon", "fedbn", "fedreg", "fedmlb"]
 )
@@ -136,7 +135,6 @@ def test_the_bits_are_those_of_serial(name: str, executor: OnRay) -> None:
     assert_same(rounds(simulation, 3), expected)
 
 
-@pytest.mark.xdist_group("ray")
 def test_losses_norms_and_marks_come_back(executor: OnRay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_module, "SAMPLES_AT_ONCE", 7)  # parts enough for everybody, the last one shorter
     simulation = tiny_simulation(make_algorithm("scaffold"), clip=0.5)
@@ -170,7 +168,6 @@ def dropping(own_loss: bool = False) -> Simulation:
     return Simulation(FedAvg(), task, images(), training)
 
 
-@pytest.mark.xdist_group("ray")
 @pytest.mark.parametrize("own_loss", [False, True])
 def test_models_and_losses_of_ones_own_travel(own_loss: bool, executor: OnRay) -> None:
     expected, simulation = rounds(dropping(own_loss), 3), dropping(own_loss)
@@ -178,7 +175,6 @@ def test_models_and_losses_of_ones_own_travel(own_loss: bool, executor: OnRay) -
     assert_same(rounds(simulation, 3), expected)
 
 
-@pytest.mark.xdist_group("ray")
 def test_a_node_that_dies_in_mid_round_changes_no_bit(machines: Machines, executor: OnRay, tmp_path: Path) -> None:
     simulation = tiny_simulation(Slow(tmp_path, 0.0), sizes=(9,) * 12)
     state = everywhere(simulation, executor)
@@ -203,7 +199,6 @@ def test_a_node_that_dies_in_mid_round_changes_no_bit(machines: Machines, execut
     assert_same(state, rounds(tiny_simulation(FedAvg(), sizes=(9,) * 12), 2))
 
 
-@pytest.mark.xdist_group("ray")
 @pytest.mark.parametrize("once", [True, False])
 def test_an_actor_that_dies_is_replaced_and_not_for_ever(once: bool, executor: OnRay, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
@@ -218,7 +213,6 @@ def test_an_actor_that_dies_is_replaced_and_not_for_ever(once: bool, executor: O
     assert executor.describe().startswith("ray, 2 actors at ")  # it let go of them, and starts afresh when asked
 
 
-@pytest.mark.xdist_group("ray")
 def test_errors_of_clients_come_out_as_themselves(executor: OnRay) -> None:
     simulation = tiny_simulation(Failing(OwnError("its own words")))
     simulation.executor = executor  # type: ignore[assignment]
@@ -228,7 +222,6 @@ def test_errors_of_clients_come_out_as_themselves(executor: OnRay) -> None:
     assert "ray_cases.py" in str(caught.value.__cause__)
 
 
-@pytest.mark.xdist_group("ray")
 @pytest.mark.parametrize(("first", "then"), [("serial", "ray"), ("ray", "serial")])
 def test_a_run_goes_on_with_the_other_executor(first: str, then: str, machines: Machines, tmp_path: Path) -> None:
     def trained(executor: str, count: int, directory: Path | None = None, resume: bool = False) -> fk.Run:
@@ -249,7 +242,6 @@ def small() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
 
 
-@pytest.mark.xdist_group("ray")
 def test_what_the_cluster_cannot_do_is_said(machines: Machines, executor: OnRay) -> None:
     simulation = tiny_simulation(FedAvg())
     simulation.executor = OnRay(5, machines.cluster.address)  # type: ignore[assignment]
@@ -266,7 +258,6 @@ def test_what_the_cluster_cannot_do_is_said(machines: Machines, executor: OnRay)
     assert ray_cluster.joined_by_us()  # others still use the connection
 
 
-@pytest.mark.xdist_group("ray")
 def test_nothing_is_left_of_a_cluster_of_our_own() -> None:
     """A run on a cluster that it starts is interrupted as by Ctrl-C; no process and no folder of it stay behind."""
     script = """
@@ -363,13 +354,13 @@ def test_a_task_in_another_process_is_whole(plainly: bool) -> None:
 
 
 def test_units_are_largest_first_and_end_with_single_clients() -> None:
-    """Twelve clients of one step each and one of four, two actors: 16 steps are left, a unit may have 16/6 of them. The
-    long client goes alone; 12/6 allow two clients, 10/6 and less only one."""
+    """Twelve clients of one step each and one of four, two actors: 16 steps are left, a unit may have 16/4 of them. The
+    long client goes alone; then 12/4 allow three clients, 9/4 two, 7/4 and less only one."""
     simulation = tiny_simulation(FedAvg(), sizes=(5,) * 12 + (20,), epochs=1)
     job = simulation.job(simulation.start())
     made = on_ray.units(job, 2)
     assert made[0] == [12]
-    assert [len(unit) for unit in made] == [1, 2] + [1] * 10
+    assert [len(unit) for unit in made] == [1, 3, 2] + [1] * 7
     assert sorted(row for unit in made for row in unit) == list(range(13))
 
 
