@@ -96,6 +96,8 @@ class OnRay:
         self._orders = 0
         self._told: set[str] = set()
         self._failed_starts = 0
+        self._was = ""
+        """Who computed last."""
 
     @property
     def shares(self) -> bool:
@@ -107,11 +109,10 @@ class OnRay:
         pass
 
     def describe(self) -> str:
-        there = [actor for actor in self._actors if actor.hello is None]
-        if not there:
+        if not self._was:
             asked = "" if self._asked is None else f", {_counted(self._asked, 'actor')}"
             return f"ray{asked}" + ("" if self._address is None else f" at {self._address}")
-        return f"ray, {_counted(len(there), 'actor')} on {_counted(len({one.node for one in there}), 'node')}"
+        return self._was
 
     def run(self, job: Job) -> Outcome:
         """Train every client of the job; the outcome lies in memory of its own."""
@@ -201,7 +202,10 @@ class OnRay:
         try:
             self._orders += 1
             order = self._ray.put(Order(self._orders, as_arrays(told)))
-            return self._answers(order, commands)
+            answers = self._answers(order, commands)
+            there = [actor.node for actor in self._actors if actor.hello is None]
+            self._was = f"ray, {_counted(len(there), 'actor')} on {_counted(len(set(there)), 'node')}"
+            return answers
         except BaseException as error:
             # Actors may still be at it, and must not be asked for anything else.
             ray, lost = self._ray, self._ray.exceptions.RayError
@@ -396,12 +400,13 @@ def _in_client_order(found: list[Arrays], rows: list[int]) -> Outcome:
         return gather([unpacked_outcome(copied(one)) for one in found], rows)  # which says what is wrong with that
     table = {}
     for name in names:
-        first = found[0][name]
-        whole = np.empty((len(found), *first.shape[1:]), first.dtype)
+        # In torch's memory, which begins at a cache line; an empty array tells what torch calls its type.
+        like = torch.from_numpy(np.empty(0, found[0][name].dtype))
+        table[name] = like.new_empty((len(found), *found[0][name].shape[1:]))
+        whole = table[name].numpy()
         for row, one in zip(rows, found, strict=True):
             whole[row] = one[name][0]
-        table[name] = torch.from_numpy(whole)
-    norms = {f"norms/{row}": torch.from_numpy(one["norms/0"].copy()) for row, one in zip(rows, found, strict=True)}
+    norms = {f"norms/{row}": torch.tensor(one["norms/0"]) for row, one in zip(rows, found, strict=True)}
     return unpacked_outcome(table | norms)
 
 

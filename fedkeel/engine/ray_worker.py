@@ -213,10 +213,10 @@ def _unpacked_samples(about: Any, arrays: Arrays) -> Carried | Samples:
     if isinstance(about, Samples):
         return about
     transform, dtype, layouts = about
-    sets = {}
+    sets, tensors = {}, copied(arrays)
     for name, last in layouts.items():
-        x, y = torch.from_numpy(arrays[f"{name}/x"].copy()), torch.from_numpy(arrays[f"{name}/y"].copy())
-        sets[name] = (as_images(x) if last else x, y)
+        x = tensors[f"{name}/x"]
+        sets[name] = (as_images(x) if last else x, tensors[f"{name}/y"])
     x, y = sets.pop("train")
     return Carried(x, y, arrays["ends"].copy(), transform, dtype, sets)
 
@@ -239,8 +239,11 @@ def as_arrays(tensors: Mapping[str, Tensor]) -> Arrays:
 
 
 def copied(arrays: Arrays) -> dict[str, Tensor]:
-    """Arrays as tensors in memory of their own."""
-    return {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}
+    """Arrays as tensors in memory of their own, which begins at a cache line as all of torch's does.
+
+    NumPy's own need not, and the bits of a product may depend on that.
+    """
+    return {name: torch.tensor(value) for name, value in arrays.items()}
 
 
 def settings() -> dict[str, Any]:
