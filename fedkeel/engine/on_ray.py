@@ -24,7 +24,7 @@ from fedkeel.engine.client import Equipment
 from fedkeel.engine.exchange import Outcome, gather
 from fedkeel.engine.executors import Job
 from fedkeel.engine.pool import ATTEMPTS, WorkerDiedError
-from fedkeel.engine.ray_cluster import ClusterError
+from fedkeel.engine.ray_cluster import ClusterError, software
 from fedkeel.engine.ray_worker import (
     Arrays,
     Hello,
@@ -36,7 +36,6 @@ from fedkeel.engine.ray_worker import (
     copied,
     packed_kit,
     probe,
-    software,
 )
 from fedkeel.engine.samples import Samples, Scored
 from fedkeel.engine.threads import one_thread

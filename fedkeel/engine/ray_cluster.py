@@ -8,6 +8,7 @@ the program itself had connected to Ray before, its connection is used and left 
 from __future__ import annotations
 
 import atexit
+import hashlib
 import logging
 import os
 import shutil
@@ -15,9 +16,12 @@ import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from fedkeel import __version__
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.system import ProcessLock, cores
 
@@ -50,6 +54,8 @@ def library() -> Any:
     """Ray, which tells nobody about its use."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # which spares a warning about accelerators
+    # In a cluster of our own actors are worth as much as this process; Ray would let everybody else go first.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         import ray
     except ImportError as error:
@@ -89,6 +95,18 @@ def leave() -> None:
 def joined_by_us() -> bool:
     """Whether the connection of this process was made here."""
     return _ours.users > 0 and _ours.started == os.getpid()
+
+
+@cache
+def software() -> dict[str, str]:
+    """What decides what is computed, beside the machine: the same is wanted on all of a cluster."""
+    digest = hashlib.blake2b(digest_size=8)
+    folder = Path(__file__).resolve().parents[1]
+    for part in ("algorithms", "data", "engine", "learning", "state"):
+        for path in sorted((folder / part).rglob("*.py")):
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    found = {name: version(name) for name in ("torch", "numpy")}  # importing them would take longer
+    return {"fedkeel": f"{__version__} ({digest.hexdigest()})", **found}
 
 
 def nodes(ray: Any) -> int:

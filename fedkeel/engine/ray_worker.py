@@ -8,14 +8,11 @@ write-protected only as long as nobody looks past NumPy.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +22,7 @@ from torch.nn.modules import module as torch_module
 
 from fedkeel.data.transform import Transform
 from fedkeel.engine.client import Equipment, Work, answer_each
-from fedkeel.engine.ray_cluster import library
+from fedkeel.engine.ray_cluster import library, software
 from fedkeel.engine.samples import ClientData, Samples, Scored, array_of, as_images, is_channels_last
 from fedkeel.engine.threads import one_thread
 from fedkeel.engine.wire import packed_outcome, under, unpacked_call
@@ -271,23 +268,6 @@ def _flushes() -> bool:
     """Whether numbers too small to be normal count as zero: torch does not say, arithmetic does."""
     tiny = torch.tensor([1e-40], dtype=torch.float32)
     return bool((tiny * 1.0 == 0).all())
-
-
-@cache
-def software() -> dict[str, str]:
-    """What decides what is computed, beside the machine."""
-    from fedkeel import __version__
-
-    digest = hashlib.blake2b(digest_size=8)
-    folder = Path(__file__).resolve().parents[1]
-    for part in ("algorithms", "data", "engine", "learning", "state"):
-        for path in sorted((folder / part).rglob("*.py")):
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    return {
-        "fedkeel": f"{__version__} ({digest.hexdigest()})",
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-    }
 
 
 def _failure(error: BaseException) -> Failure:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from fedkeel.engine import ray_cluster
-from fedkeel.engine.ray_cluster import ClusterError
-from fedkeel.engine.ray_worker import software
+from fedkeel.engine.ray_cluster import ClusterError, software
 from fedkeel.papers.process import LOGS, Process
 from fedkeel.papers.worker import Job, SweepJob
 

@@ -32,8 +32,8 @@ from fedkeel.engine import on_ray, ray_cluster
 from fedkeel.engine.choice import make_executor
 from fedkeel.engine.on_ray import OnRay
 from fedkeel.engine.pool import WorkerDiedError
-from fedkeel.engine.ray_cluster import ClusterError
-from fedkeel.engine.ray_worker import Carried, Hello, _unpacked_samples, packed_kit, probe, software
+from fedkeel.engine.ray_cluster import ClusterError, software
+from fedkeel.engine.ray_worker import Carried, Hello, _unpacked_samples, packed_kit, probe
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.settings import Training
 from fedkeel.engine.simulation import Simulation

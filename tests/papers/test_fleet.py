@@ -20,8 +20,7 @@ from fedkeel import config
 from fedkeel.cli.experiments import Options
 from fedkeel.cli.spread import Desk, _one_core
 from fedkeel.engine import ray_cluster
-from fedkeel.engine.ray_cluster import ClusterError
-from fedkeel.engine.ray_worker import software
+from fedkeel.engine.ray_cluster import ClusterError, software
 from fedkeel.errors import InputError
 from fedkeel.papers import fleet
 from fedkeel.papers.fleet import Ship, sail
