@@ -26,6 +26,7 @@ from fedkeel.papers import fleet
 from fedkeel.papers.fleet import Ship, sail
 from fedkeel.papers.plan import planned
 from fedkeel.papers.work import News, work
+from fedkeel.runs.store import rounds_done
 from tests.papers.test_work import SMALL, outcome_of, read, same
 
 SWEEP = """
@@ -143,10 +144,12 @@ def test_a_sweep_from_the_command_line_is_stopped_and_goes_on(cluster: str, tmp_
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 128 + signal.SIGINT, said
     assert "of 2 runs, all rounds kept; go on with: fedkeel run sweep.toml --spread" in said
-    again = [*words, "--resume"]
+    target = max(rounds_done(folder) for folder in (tmp_path / "runs").iterdir()) + 5
+    assert target < 1500
+    again = [*words, "--resume", "--set", f"training.rounds={target}"]
     done = subprocess.run(again, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert [one["rounds"] for one in json.loads(done.stdout)] == [1500, 1500]
+    assert [one["rounds"] for one in json.loads(done.stdout)] == [target, target]
 
 
 def test_what_does_not_go_with_spread_is_refused(tmp_path: Path) -> None:
