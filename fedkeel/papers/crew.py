@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedkeel.papers.process import Process, Run
-from fedkeel.papers.worker import Job, perform
+from fedkeel.papers.worker import perform
 
 LOOK = 0.5
 """Seconds between two looks at whether to stop."""
@@ -23,8 +23,8 @@ LOOK = 0.5
 class Office(Protocol[Run]):
     """Knows what is to be run."""
 
-    def next(self) -> tuple[Run, Job] | None:
-        """A run that can begin; None if there is none, or none yet."""
+    def next(self) -> tuple[Run, Any] | None:
+        """A run that can begin, and its job; None if there is none, or none yet."""
 
     def told(self, run: Run, news: dict[str, Any]) -> bool:
         """Take in what is said of a run; whether that was the last word."""

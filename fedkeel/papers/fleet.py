@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedkeel.engine import ray_cluster
 from fedkeel.engine.ray_cluster import ClusterError, software
+from fedkeel.papers.crew import Office
 from fedkeel.papers.process import LOGS, Process
 from fedkeel.papers.worker import Job, SweepJob
 
@@ -28,19 +29,6 @@ LOOK = 0.5
 PATIENCE = 120.0
 """Seconds for which no actor may be there."""
 Run = TypeVar("Run", bound=Hashable)
-
-
-class Desk(Protocol[Run]):
-    """Where runs wait, and where what becomes of them is told."""
-
-    def next(self) -> tuple[Run, Any] | None:
-        """A run that can begin, and its job; None if there is none, or none yet."""
-
-    def told(self, run: Run, news: dict[str, Any]) -> bool:
-        """Take in what is said of a run; whether that was the last word."""
-
-    def failed(self, run: Run, why: str) -> None:
-        """A run has no result."""
 
 
 class Ship:
@@ -110,7 +98,7 @@ class _Crew(Generic[Run]):
 @dataclass
 class _Fleet(Generic[Run]):
     ray: Any
-    desk: Desk[Run]
+    office: Office[Run]
     out: Path
     crews: list[_Crew[Run]] = field(default_factory=list)
     again: list[tuple[Run, Any]] = field(default_factory=list)
@@ -151,7 +139,7 @@ class _Fleet(Generic[Run]):
         heard, ended = answer
         crew.waiting_for = None
         for news in heard:
-            if crew.run is not None and self.desk.told(crew.run, news):
+            if crew.run is not None and self.office.told(crew.run, news):
                 crew.run = None
         if ended:
             self._lost(crew, ended)
@@ -171,7 +159,7 @@ class _Fleet(Generic[Run]):
         self.lost_before = 0
         self.tries[crew.run] = self.tries.get(crew.run, 0) + 1
         if self.tries[crew.run] >= ATTEMPTS:
-            self.desk.failed(crew.run, why)
+            self.office.failed(crew.run, why)
         else:
             job = replace(crew.job, resume=True) if isinstance(crew.job, SweepJob) else crew.job
             self.again.append((crew.run, job))
@@ -184,9 +172,9 @@ class _Fleet(Generic[Run]):
 
 
 def sail(
-    desk: Desk[Run], runs: int, out: Path, address: str | None, workers: int | None, stop: Callable[[], bool]
+    office: Office[Run], runs: int, out: Path, address: str | None, workers: int | None, stop: Callable[[], bool]
 ) -> bool:
-    """Get a desk's runs done on the cluster at an address, or on one of our own; whether somebody asked to stop.
+    """Get an office's runs done on the cluster at an address, or on one of our own; whether somebody asked to stop.
 
     ``workers`` of them at once, by default one for each processor of the cluster. ``out`` must be an absolute path.
     """
@@ -195,7 +183,7 @@ def sail(
     out.mkdir(parents=True, exist_ok=True)
     name, token = f".fedkeel-{secrets.token_hex(8)}", secrets.token_hex(16)
     ray = ray_cluster.join(address)
-    fleet = _Fleet(ray, desk, out)
+    fleet = _Fleet(ray, office, out)
     try:
         (out / name).write_text(token, encoding="utf-8")
         there = ray_cluster.processors(ray)
@@ -217,7 +205,7 @@ def _sail(fleet: _Fleet[Run], count: int, name: str, token: str, stop: Callable[
                 if crew.run is not None:
                     crew.handle.ask_to_stop.remote()
         while not asked:
-            waiting = waiting or (fleet.again.pop(0) if fleet.again else fleet.desk.next())
+            waiting = waiting or (fleet.again.pop(0) if fleet.again else fleet.office.next())
             if waiting is None:
                 break
             while len(fleet.crews) < count:

@@ -18,7 +18,8 @@ from fedkeel import config
 from fedkeel.algorithms.validate import checked
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.papers.crew import cores, get_done
-from fedkeel.papers.work import LOGS, RUNS, commit
+from fedkeel.papers.process import LOGS
+from fedkeel.papers.work import RUNS, commit
 from fedkeel.papers.worker import Job
 from fedkeel.runs.atomic import write_atomically
 from fedkeel.tuning import records as kept
