@@ -10,6 +10,7 @@ import pytest
 
 from docs.pages import leaderboard as pages
 from fedkeel.algorithms.registry import ALGORITHMS
+from fedkeel.cli.tuning_run import show_boards
 from fedkeel.errors import InputError
 from fedkeel.papers.records import Records
 from fedkeel.tuning import records as kept
@@ -170,3 +171,20 @@ def test_a_setting_of_the_best_takes_them_from_the_first(tmp_path: Path) -> None
     assert "slowmo" in entrants_of("lenet", [tmp_path])
     with pytest.raises(InputError, match="run that first"):
         entrants_of("lenet", [tmp_path / "nowhere"])
+
+
+def test_the_command_shows_tables_and_draws_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    about = small()
+    for one in through(about, "fedavg", [0.8] * 5) + through(about, "feddc", [0.81] * 5):
+        kept.write(tmp_path, one)
+    show_boards(["fashion-mnist", "mnist"], [tmp_path], tmp_path / "ranks.svg", False)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "2 trials of 2 rounds each on held-out samples, then 5 fresh seeds of 5 rounds" in told
+    assert "1 FedDC 81.00 ± 0.00" in told
+    assert "cannot take part: vrlsgd: it needs every client in every round" in told
+    assert "mnist: MNIST, Dirichlet 0.1, 10 of 100 clients a round, 2NN nothing is run yet" in told
+    assert "FedDC" in (tmp_path / "ranks.svg").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match="too little to rank"):
+        show_boards(["mnist"], [tmp_path], tmp_path / "none.svg", False)
+    with pytest.raises(InputError, match="no setting of the leaderboard named 'fashion'"):
+        show_boards(["fashion"], [tmp_path], None, False)
