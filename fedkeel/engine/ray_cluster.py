@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from contextlib import suppress
@@ -28,6 +29,8 @@ from fedkeel.system import ProcessLock, cores
 _SHARED = ProcessLock()
 _FOLDER = "fkray-"
 """Beginning of the names of folders in which clusters of our own keep their sockets; the process follows."""
+REACHED = 10.0
+"""Seconds within which a cluster must be heard from."""
 _LONGEST = 40
 """Bytes of the path of such a folder: Ray adds names of its own, and a socket's path ends at 107."""
 
@@ -129,6 +132,7 @@ def _connect(ray: Any, address: str | None, cpus: int | None) -> None:
     common: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
     try:
         if address is not None:
+            _knock(address)
             ray.init(address=address, **common)
         else:
             _sweep()
@@ -149,6 +153,13 @@ def _connect(ray: Any, address: str | None, cpus: int | None) -> None:
         hint = "" if address is None else "; is it running (ray start --head), and is this one of its machines?"
         raise ClusterError(f"{what}: {reason}{hint or '.'}") from error
     atexit.register(_end)
+
+
+def _knock(address: str) -> None:
+    """Whether anybody listens at host:port; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=REACHED).close()
 
 
 def _check_same(ray: Any, address: str | None) -> None:

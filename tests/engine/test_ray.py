@@ -414,13 +414,16 @@ def test_ray_is_asked_for_by_name_where_it_is_missing(monkeypatch: pytest.Monkey
         make_executor("ray")
 
 
-def test_settings_that_ray_does_not_know_are_refused() -> None:
+def test_settings_that_ray_does_not_know_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "_end", lambda: None)  # the cluster of this module is still in use
     with pytest.raises(InputError, match=r"run\.device must be cpu with run\.executor = 'ray', got 'cuda'"):
         make_executor("ray", device=torch.device("cuda"))
     with pytest.raises(InputError, match="address must be absent with executor = 'pool', got 'a:1'"):
         fk.train("fedavg", model=small(), data=images(), rounds=1, executor="pool", address="a:1")
     with pytest.raises(InputError, match=r"must be host:port or 'auto', got 'ray://a:1'"):
         ray_cluster._connect(ray_cluster.library(), "ray://a:1", None)
+    with pytest.raises(ClusterError, match=r"no Ray cluster answers at '127\.0\.0\.1:1': .*refused; is it running"):
+        ray_cluster._connect(ray_cluster.library(), "127.0.0.1:1", None)
 
 
 def test_ray_is_imported_only_when_it_is_used() -> None:
