@@ -300,7 +300,7 @@ def travel(lr: float, steps: Tensor, momentum: float | Tensor, dtype: torch.dtyp
 
 def pace_of(algorithm: Algorithm, steps: Tensor, dtype: torch.dtype) -> Pace | None:
     """How an algorithm changes the step size of clients that take so many steps [K]."""
-    factors = algorithm.pace(steps)
+    factors = algorithm.pace(steps.cpu())
     if factors is None:
         return None
     if factors.dim() != 2 or len(factors) != len(steps) or factors.shape[1] < int(steps.max()):
@@ -308,7 +308,7 @@ def pace_of(algorithm: Algorithm, steps: Tensor, dtype: torch.dtype) -> Pace | N
             f"pace of {algorithm.name} must give a factor for every step, [{len(steps)}, {int(steps.max())}] for "
             f"steps {steps.tolist()}, got {list(factors.shape)}."
         )
-    return Pace(factors.to(dtype))
+    return Pace(factors.to(dtype).to(steps.device))  # in this order, since not every accelerator has double precision
 
 
 def no_travel(optimiser: str) -> FedkeelError:

@@ -58,5 +58,5 @@ class FedSWA(Algorithm):
 
 def falling(steps: Tensor, rho: float) -> Tensor:
     """1 − (1 − ρ) k/K_i at step k of clients that take K_i steps [K], as [K, most steps]."""
-    k = torch.arange(int(steps.max()), dtype=torch.float64, device=steps.device)
+    k = torch.arange(int(steps.max()), dtype=torch.float64)
     return 1 - (1 - rho) * k / steps.unsqueeze(1)
