@@ -66,6 +66,7 @@ def index(measured: Mapping[str, list[Measured]]) -> str:
                 ]
             )
         parts.append(f"## {title}\n\n{table(['name', 'paper', 'idea', 'down', 'up', 'client keeps'], rows)}")
+    parts.append(NEWER)
     parts.append(f"{RESULTS_BEGIN}\n{_all_results()}{RESULTS_END}")
     parts.append(INDEX_TAIL.format(tables=table(["table", "a row is", "columns"], LOGGED)))
     return "\n\n".join(parts) + "\n"
@@ -87,6 +88,18 @@ lines.
 Traffic is counted per participating client and round, in 32-bit numbers: *d* is a model, *v* the coordinates of a mask,
 *d_BN* those of normalisation layers. It is what a run measures with default settings. BatchNorm statistics are counted
 on top, once each way, unless `training.buffers` keeps them local."""
+
+NEWER = """\
+## What the newer methods rest on
+
+The methods of the five papers and their baselines replay runs that their authors' programs recorded, or a
+specification that was computed apart. The seventeen methods from FedExP to MoFedSAM (FedExP, FedCM, FedACG, FedAvg-M,
+SCAFFOLD-M, FedVARP, FedInit, FedNTD, FedSWA, FedMoSWA, FedSAM, MoFedSAM, FedSpeed, FedSMOO, FedLESAM-D, FedLC, FedRS)
+have numbers by hand, laws, and a second computation of their box in the tests, but no recorded runs yet. Their rules
+were taken from public programs where these could be read: the authors' own of FedExP, FedACG, FedNTD, FedSWA and
+FedLESAM, FL-Simulator's of FedCM, FedInit, FedSAM, MoFedSAM, FedSpeed and FedSMOO, and several of FedLC and FedRS.
+FedAvg-M, SCAFFOLD-M and FedVARP follow their published boxes at second hand. What the pages of these methods call
+printed was not checked against the papers themselves."""
 
 INDEX_TAIL = """\
 ## What every run logs
