@@ -9,6 +9,7 @@ Hooks of an algorithm:
     pace        step sizes that change within a round (FedSWA)
     partial     what to tell who runs the method with part of the clients, where its paper has all (FedVeca)
     gradients_a_step, passes_a_round   what local work costs beside a gradient a step (GradMA, MOON, FedVeca)
+    most_remembered                    how many clients the server remembers at most (GradMA)
     variant     the subclass that computes other readings of a paper (``algorithms/variants``)
 
 Services during a round:
@@ -79,6 +80,11 @@ class AdvancedHooks:
 
     variant: ClassVar[str] = ""
     """``module:Class``: the subclass that computes other readings of the paper, where there are any."""
+
+    @property
+    def most_remembered(self) -> int | None:
+        """Clients of whom the server keeps rows at most; None: all that it ever hears, if any. For ``fedkeel cost``."""
+        return None
 
     def cohort(self, server: State, present: tuple[int, ...], N: int) -> tuple[int, ...]:
         """Who takes part, given who is there: the same, unless a method's program calls others (MIFA's does once)."""

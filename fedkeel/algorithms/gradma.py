@@ -102,6 +102,10 @@ class Server(Both):
             description="ρ, margin ⟨D_i, u⟩ ≥ ρ‖m‖‖D_i‖ of the server; 0 as published, −1 switches off",
         )
 
+    @property
+    def most_remembered(self) -> int | None:
+        return self.params.m
+
     def server_init(self, problem: Problem) -> State:
         return State(w=problem.w0, m=problem.zeros(), **memory.initial(problem, self.params.blocks))
 
