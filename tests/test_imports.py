@@ -25,6 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "tuning": {"config", "papers", "runs", "algorithms", "data"},
     "ui": {"build", "changes", "config", "template", "comparison", "plots", "runs", "data"},
     "network": {"build", "config", "effects", "session", "runs", "engine", "algorithms", "learning", "data"},
+    "costs": {"build", "config", "effects", "runs", "engine", "algorithms", "learning", "state", "data"},
     "bench": {"build", "runs", "engine", "algorithms", "learning", "state", "data"},
 }
 """What each part may import, itself aside."""

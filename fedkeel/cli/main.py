@@ -441,6 +441,44 @@ def bench(
     run_bench(work, algorithm, executor, rounds, workers, durable, compare or [], as_json)
 
 
+@app.command()
+def cost(
+    experiment: Annotated[Path, typer.Argument(help="An experiment file; of a sweep, its first run.", callback=usable)],
+    clients: Annotated[
+        str | None, typer.Option(help="Registered clients, such as 1e7; absent: as many as the experiment has.")
+    ] = None,
+    per_round: Annotated[
+        str | None, typer.Option(help="Clients called in a round; absent: as many as the experiment calls.")
+    ] = None,
+    rounds: Annotated[str | None, typer.Option(help="Rounds; absent: those of the experiment.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Of one machine, such as 64GB; absent: this one's.")] = None,
+    cores: Annotated[
+        int | None, typer.Option("--machines-cores", help="Of one machine; absent: this one's.", min=1)
+    ] = None,
+    algorithms: Annotated[
+        str | None, typer.Option(help="Others in a table: scaffold,mifa or all; absent: the experiment's own.")
+    ] = None,
+    no_time: Annotated[
+        bool, typer.Option("--no-time", help="Bytes and limits only: nothing is timed, which takes seconds.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a field: training.lr=0.05 (may be repeated).")
+    ] = None,
+    allow_plugins: Annotated[
+        bool, typer.Option("--allow-plugins", help="Import algorithms named module:Class, also from this folder.")
+    ] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """What an experiment would cost with other numbers of clients: memory, traffic, time, and what would stop it."""
+    from fedkeel.cli.cost import Asked, show_cost
+
+    if allow_plugins:
+        _find_modules_here()
+    asked = Asked(clients, per_round, rounds, memory, cores, algorithms, not no_time)
+    show_cost(experiment, settings or [], asked, data_dir, allow_plugins, as_json)
+
+
 def _find_modules_here() -> None:
     """Let module:Class name a file in the current folder, for commands whose user asked for such code.
 

@@ -81,8 +81,12 @@ class Structure:
 
     def server_bytes(self, N: int, heard: int, rounds: int) -> int:
         """The server's state after so many rounds in which so many of N clients were heard."""
+        return self.own + N * self.registered + self.table_bytes(heard) + rounds * self.grown
+
+    def table_bytes(self, heard: int) -> int:
+        """What of it is about clients that were heard."""
         b = self.heard(heard)
-        return self.own + N * self.registered + b * self.remembered + b * b * self.pairs + rounds * self.grown
+        return b * self.remembered + b * b * self.pairs
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
