@@ -90,7 +90,7 @@ def show_cost(
         failed = [{"algorithm": name, "error": why} for name, why in refused]
         print_json({"runs_in_file": len(runs), "estimates": made, "refused": failed})
         return
-    assert scale is not None and federation is not None
+    assert scale is not None
     _head(experiments[0], found, scale, len(runs))
     if several:
         _show_table(found, refused)

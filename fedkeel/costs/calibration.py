@@ -85,11 +85,7 @@ class Calibration:
         """What a round takes beside its clients, with b clients remembered."""
         return self._over(
             lambda one: (
-                one["fixed"]
-                + S * one["upload"]
-                + b * one["row"]
-                + S * b * one["row_upload"]
-                + N * one["registered"]
+                one["fixed"] + S * one["upload"] + b * one["row"] + S * b * one["row_upload"] + N * one["registered"]
             )
         )
 
@@ -303,5 +299,3 @@ def _least(columns: Sequence[Any], seconds: Sequence[float]) -> list[float]:
     lengths[lengths == 0] = np.inf
     found, _ = nnls(matrix / lengths, np.array(seconds) * weights)
     return [float(value) for value in found / lengths]
-
-

@@ -9,7 +9,7 @@ from fedkeel.costs.trial import Trial
 from fedkeel.engine.samples import CACHE_BYTES
 
 ROW = 2050
-"""Bytes of the objects around each row of a table (tensor, array, finaliser, places in dicts): Python 3.11, torch 2.13."""
+"""Bytes of the objects around each row (tensor, array, finaliser, places in dicts): Python 3.11, torch 2.13."""
 LIST = 120
 """Bytes of the object around each client's list of samples."""
 COUNTS = 24

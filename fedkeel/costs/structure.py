@@ -145,8 +145,7 @@ class _Watched:
     """The states of a few rounds: three with clients that were not called before, one with the last of them again."""
 
     def __init__(self, trial: Trial, clients: int, at_once: int, everybody: bool) -> None:
-        least = {"epochs": None, "steps": 1, "drop_last": False}
-        simulation, called = trial.simulation(clients, SAMPLES, **least)
+        simulation, called = trial.simulation(clients, SAMPLES, epochs=None, steps=1, drop_last=False)
         state = simulation.start()
         self.states: list[RunState] = [state]
         self.records: list[RoundRecord] = []
