@@ -50,6 +50,7 @@ CONTENTS = {
             "docs/leaderboard",
             "docs/tuning",
             "docs/benchmarks",
+            "docs/scale",
             "docs/performance",
             "docs/reliability",
         ),

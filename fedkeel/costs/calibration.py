@@ -40,6 +40,8 @@ MANY = 200_000
 """Registered clients with which the server's own lists are timed."""
 MOST_CLIENTS = 64
 """Registered clients of a calibration."""
+MOST_ROWS = 512
+"""The same where the server remembers clients, and the calibration has to see how its time grows with them."""
 LARGEST_DATA = 64 << 20
 """Bytes of their samples."""
 ENOUGH = 0.3
@@ -162,14 +164,13 @@ class _Bench:
         dataset = self.trial.federation.dataset
         sample = dataset.train.x[:1].nbytes + dataset.train.y[:1].nbytes
         least = 4 * max(self.at_least, 2)
-        most = max(least, min(MOST_CLIENTS, LARGEST_DATA // (sample * self.trial.mean_size)))
+        room = LARGEST_DATA // (sample * self.trial.mean_size)
         if self.structure.needs_all:
             return least
-        return most if not self.structure.remembered else max(least, min(most, LARGEST_TABLE // self._table_row))
-
-    @property
-    def _table_row(self) -> int:
-        return self.structure.remembered + self.structure.client_bytes
+        if not self.structure.remembered:
+            return max(least, min(MOST_CLIENTS, room))
+        row = self.structure.remembered + self.structure.client_bytes
+        return max(least, min(MOST_ROWS, room, LARGEST_TABLE // row))
 
     def close(self) -> None:
         self.store.close()

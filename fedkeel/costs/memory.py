@@ -16,7 +16,7 @@ COUNTS = 24
 """Bytes of three whole numbers for each client: how many samples it has, for the data, the server and the batches."""
 LINE = 64
 """Rows begin at multiples of so many bytes."""
-PROCESS = 330_000_000
+PROCESS = 180_000_000
 """Bytes of a process with torch and fedkeel, before any data."""
 WORKER = 90_000_000
 """Bytes that a worker process adds; most of its pages are shared."""

@@ -15,6 +15,7 @@ import hashlib
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -256,7 +257,7 @@ class Devices:
     def N(self) -> int:
         return len(self.speed)
 
-    @property
+    @cached_property
     def weighs_uploads(self) -> bool:
         """Whether anybody's upload takes time, so that its size has to be known before it is made."""
         return bool(np.isfinite(self.up).any())
