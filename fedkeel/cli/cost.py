@@ -171,7 +171,9 @@ def _show_one(one: Estimate) -> None:
     s, scale, memory = one.structure, one.scale, one.memory
     vectors = ", ".join(f"{name} {amount(bytes_)}" for name, bytes_ in s.client.items()) or "nothing"
     _say("messages", f"{_between(s.least_down, s.down)} down, {_between(s.least_up, s.up)} up, for each client called")
-    _say("a client", f"remembers {vectors}" + (f": {amount(s.client_bytes)} at every real site" if s.client else ""))
+    work = "" if s.gradients_a_step == 1 else f"; each of its steps costs {s.gradients_a_step:.3g} gradients"
+    kept = f": {amount(s.client_bytes)} at every real site" if s.client else ""
+    _say("a client", f"remembers {vectors}{kept}{work}")
     _say(
         "the server",
         f"remembers {amount(s.own)}"

@@ -6,7 +6,7 @@ messages and states are weighed:
     server state = own + N·registered + b·remembered + b²·pairs + t·grown
 
 with N registered clients, b clients of whom the server remembers something, and t rounds. The coefficients come from
-four states, whole numbers of bytes; a fifth, with other N and b, must agree to the byte, or there is no answer.
+five states, whole numbers of bytes; further ones with other N, b and t must agree to the byte, or there is no answer.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ SAMPLES = 2
 """Of each client of a trial: BatchNorm wants two."""
 LATER = 24
 """Further rounds of algorithms that follow the accuracy, whose messages may change with it."""
+CALLED = {1: 1, 2: 2, 3: 3, 4: 3, 5: 4}
+"""Cohorts that were called so far after each round of a trial: in the fourth the third is called again."""
 COUNTED = 4
 """Bytes for each registered client that every server keeps: the last round in which its upload counted."""
 
@@ -98,7 +100,7 @@ def find_structure(trial: Trial) -> Structure:
     everybody = bool(needs & {"full", "one_client"})
     at_once = trial.experiment.robust.least
     most = trial.algorithm.most_remembered
-    few, more = (1, 1) if "one_client" in needs else (3 * at_once + 2, 3 * at_once + 5)
+    few, more = (1, 1) if "one_client" in needs else (4 * at_once + 1, 4 * at_once + 4)
     first, second = _Watched(trial, few, at_once, everybody), _Watched(trial, more, at_once, everybody)
     if "one_client" in needs:
         own, N, b, pairs, grown, rows = _bytes(first.states[-1]), 0, 0, 0, 0, 0
@@ -112,13 +114,13 @@ def find_structure(trial: Trial) -> Structure:
         b = 0 if fixed else (two - one - 3 * at_once**2 * pairs) // at_once
         own = three - few * N - 3 * at_once * b - 9 * at_once**2 * pairs
         rows = 0 if fixed else _rows(first.states[3]) // (3 * at_once)
-        found = Structure(0, 0, 0, 0, 0, {}, own, N, b, pairs, grown, 0, None, False, False, 1, 0)
+        found = Structure(0, 0, 0, 0, 0, {}, own, N, b, pairs, grown, 0, most, False, False, 1, 0)
         for watched, clients in ((first, few), (second, more)):
-            for t in (1, 2, 3):
-                if fixed and t < 3:
+            for t, heard in CALLED.items():
+                if fixed and t < 3:  # a small table is still being filled
                     continue
-                expected = found.server_bytes(clients, min(t, 3) * at_once, t)
-                if _bytes(watched.states[t]) != expected:
+                expected = found.server_bytes(clients, heard * at_once, t)
+                if min(own, N, b, pairs, grown) < 0 or _bytes(watched.states[t]) != expected:
                     raise _unknown(trial, expected, watched.states[t], clients)
     return Structure(
         trial.task.d,
@@ -142,20 +144,19 @@ def find_structure(trial: Trial) -> Structure:
 
 
 class _Watched:
-    """The states of a few rounds: three with clients that were not called before, one with the last of them again."""
+    """The states of a few rounds with cohorts as in ``CALLED``."""
 
     def __init__(self, trial: Trial, clients: int, at_once: int, everybody: bool) -> None:
         simulation, called = trial.simulation(clients, SAMPLES, epochs=None, steps=1, drop_last=False)
         state = simulation.start()
-        self.states: list[RunState] = [state]
+        self.states = [state]
         self.records: list[RoundRecord] = []
-        for t in range(4 + (LATER if trial.algorithm.observes else 0)):
-            first = at_once * min(t, 2)
+        for t in range(1, 1 + len(CALLED) + (LATER if trial.algorithm.observes else 0)):
+            first = at_once * (CALLED.get(t, 1) - 1)
             called.ids = range(clients) if everybody else range(first, first + at_once)
             state, record = stepped(simulation, state)
             self.states.append(state)
             self.records.append(record)
-        self.states = [*self.states[:5], state]
 
 
 def _bytes(state: RunState) -> int:
