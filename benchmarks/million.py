@@ -158,7 +158,7 @@ def table(runs: list[dict[str, Any]]) -> str:
             f"{run['seconds_per_step'] * 1000:.1f} ms",
             f"{run['seconds_per_1000_uploads']:.2f} s",
             f"{run['peak_mb']:,.0f} MB",
-            f"{run['virtual_seconds'] / 60:,.0f} min",
+            f"{run['virtual_seconds'] / 60:,.1f} min",
             f"{run['accuracy']:.1%}",
         ]
         for run in runs
@@ -197,7 +197,7 @@ def main() -> None:
         last = runs[-1]
         print(
             f"{last['way']}: {last['seconds_per_step'] * 1000:.1f} ms a step, {last['peak_mb']:.0f} MB, "
-            f"{last['accuracy']:.1%} after {last['virtual_seconds'] / 60:.0f} virtual minutes",
+            f"{last['accuracy']:.1%} after {last['virtual_seconds'] / 60:.1f} virtual minutes",
             flush=True,
         )
     options.out.parent.mkdir(parents=True, exist_ok=True)

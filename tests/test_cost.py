@@ -89,6 +89,19 @@ def test_what_is_found_in_a_trial_is_what_a_run_records(name: str) -> None:
     assert sum(rows.values()) == heard * structure.client_bytes
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedbn"])
+def test_batchnorm_statistics_are_counted_as_a_run_counts_them(name: str) -> None:
+    """FedAvg averages them, so that they travel; with FedBN each client keeps its own."""
+    trial, structure = found(name, model={"name": "mlp_gradma"})
+    state, records = stepped(build.make_simulation(trial.experiment, federation=trial.federation), 3)
+    assert {(record.bytes_down // 2, record.bytes_up // 2) for record in records} == {(structure.down, structure.up)}
+    assert in_bytes(state) == structure.server_bytes(8, int((state.counted > 0).sum()), 3)
+    kept = {"beta", "buffers"} if name == "fedbn" else set()
+    assert structure.client.keys() == kept
+    if kept:
+        assert structure.client["buffers"] == trial.task.b0.numel() * 4
+
+
 @pytest.mark.parametrize("name", ["vrlsgd", "centralised"])
 def test_algorithms_that_need_all_or_one(name: str) -> None:
     """VRL-SGD's clients keep one vector and one number; with three clients more the server keeps 4 bytes for each."""
@@ -195,7 +208,7 @@ def test_limits_say_what_stops_and_why() -> None:
     rows, unused = limits("A", plain(client={"c": 40}), scale, often, 10)
     assert (rows.what, rows.stops, unused.what, unused.stops) == ("rows", False, "unused", True)
     assert "once in 100,000 rounds" in unused.why
-    assert "never used" in unused.why
+    assert "hardly ever used, and A gains nothing by it." in unused.why
     (full,) = limits("A", plain(needs_all=True), Scale(100, 100, 9, 10_000, 1), calls(100, 100, 9), 10)
     assert (full.what, full.stops) == ("full", True)
 
@@ -220,6 +233,17 @@ def test_times_add_up_by_hand() -> None:
     assert one.round_seconds.spread == pytest.approx(12.861)
     assert one.their_seconds.value == pytest.approx(53.61)
     assert (one.down, one.up) == (100 * VECTOR, 100 * VECTOR)
+
+
+def test_all_data_in_one_place_takes_everybodys_steps() -> None:
+    """Eight clients of 25 samples, batches of 5: for 80 such clients an epoch in one place has 400 steps of ¼ s."""
+    work = {"steps": None, "epochs": 1, "participation": 1.0}
+    trial, structure = found("centralised", training=work, partition={"rule": "iid", "clients": 8})
+    one = estimate(trial, structure, Calibration((TURN,), 1, "serial", 5.0), 80, 8, 1, 10**12, 1)
+    beside = 1 + 0.125 + 1e-3 + 2 + 0.1 + 1e-4 + 3
+    assert one.round_seconds is not None
+    assert one.round_seconds.value == pytest.approx(0.5 + 400 * 0.25 + beside)
+    assert one.memory.data > 80 * 25 * 784
 
 
 def test_more_clients_a_round_than_there_are_is_refused() -> None:

@@ -129,7 +129,7 @@ def estimate(
     if not least <= S <= N:
         allowed = f"from {least} to the {N:,} clients that there are" if least > 1 else f"at most {N:,}, all clients"
         raise invalid("--per-round", allowed, S)
-    asked = S
+    asked, everybody = S, N
     if structure.one_client:
         N = S = 1
     elif structure.needs_all:
@@ -137,13 +137,13 @@ def estimate(
     scale, often = Scale(N, S, R, memory, cores), calls(N, S, R)
     heard = round(N * often.once)
     workers = 1 if calibration is None else calibration.workers
-    held = simulator_memory(trial, structure, N, S, heard, R, workers)
+    held = simulator_memory(trial, structure, everybody, S, heard, R, workers)
     given = trial.experiment.run.memory_mb
     budget = memory // 4 if given is None else given << 20
     numbers = heard * structure.client_bytes + structure.heard(heard) * structure.remembered
     on_disk = max(0, numbers - budget)
     machines = math.ceil(held.whole / memory)
-    one, every, theirs = _times(trial, structure, calibration, scale, often, machines)
+    one, every, theirs = _times(trial, structure, calibration, scale, everybody, machines)
     return Estimate(
         trial.algorithm.name,
         trial.algorithm.title,
@@ -164,13 +164,15 @@ def estimate(
 
 
 def _times(
-    trial: Trial, structure: Structure, found: Calibration | None, scale: Scale, often: Calls, machines: int
+    trial: Trial, structure: Structure, found: Calibration | None, scale: Scale, everybody: int, machines: int
 ) -> tuple[Seconds | None, Seconds | None, Seconds | None]:
     """A round and all rounds here, and all rounds on the machines asked for."""
     if found is None:
         return None, None, None
     N, S, R = scale.N, scale.S, scale.R
-    training = found.training(S)
+    mean = trial.federation.n / trial.federation.N
+    together = trial.training.local_steps(round(everybody * mean)) if structure.one_client else None
+    training = found.training(S, together)
     # What the server remembers grows from nothing; its time is linear in it, so the mean over the rounds counts.
     b = _mean_heard(structure, N, S, R) if structure.remembered else 0
     beside = found.server(S, N, b) + found.commit(S, N)
@@ -234,8 +236,8 @@ def limits(title: str, structure: Structure, scale: Scale, often: Calls, asked: 
                     "unused",
                     True,
                     f"A client is called once in {rounded(often.wait)} rounds, and within {R:,} only "
-                    f"{share(often.twice)} of all are called twice: what clients remember is never used, so {title} "
-                    "is its stateless half.",
+                    f"{share(often.twice)} of all are called twice: what clients remember is hardly ever used, and "
+                    f"{title} gains nothing by it.",
                 )
             )
     return tuple(found)
