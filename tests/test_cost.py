@@ -102,6 +102,14 @@ def test_batchnorm_statistics_are_counted_as_a_run_counts_them(name: str) -> Non
         assert structure.client["buffers"] == trial.task.b0.numel() * 4
 
 
+def test_a_robust_rule_gets_as_many_clients_as_it_needs() -> None:
+    """The median bears two hostile uploads of five; fewer clients a round are refused, also at another scale."""
+    trial, structure = found("fedavg", robust={"rule": "median", "f": 2}, training={"participation": 1.0})
+    assert (structure.down, structure.up, structure.own) == (VECTOR, VECTOR, VECTOR)
+    with pytest.raises(InputError, match=r"--per-round must be from 5 to the 1,000 clients that there are, got 4"):
+        estimate(trial, structure, None, 1000, 4, 1, 10**9, 1)
+
+
 @pytest.mark.parametrize("name", ["vrlsgd", "centralised"])
 def test_algorithms_that_need_all_or_one(name: str) -> None:
     """VRL-SGD's clients keep one vector and one number; with three clients more the server keeps 4 bytes for each."""
@@ -214,8 +222,9 @@ def test_limits_say_what_stops_and_why() -> None:
 
 
 TURN = {
-    "fixed": 1.0, "client": 0.5, "step": 0.25, "upload": 0.125, "row": 0.01, "row_upload": 0.001, "registered": 1e-3,
-    "commit": 2.0, "commit_client": 0.1, "commit_registered": 1e-4, "test": 3.0, "client_score": 0.0,
+    "fixed": 1.0, "client": 0.5, "step": 0.25, "upload": 0.125, "row": 0.01, "row_upload": 0.001, "pair": 1e-4,
+    "registered": 1e-3, "commit": 2.0, "commit_client": 0.1, "commit_registered": 1e-4,
+    "test": 3.0, "client_score": 0.0,
 }  # fmt: skip
 
 
@@ -233,6 +242,14 @@ def test_times_add_up_by_hand() -> None:
     assert one.round_seconds.spread == pytest.approx(12.861)
     assert one.their_seconds.value == pytest.approx(53.61)
     assert (one.down, one.up) == (100 * VECTOR, 100 * VECTOR)
+
+
+def test_what_is_remembered_takes_time_by_rows_and_pairs() -> None:
+    """S = 2, N = 10 and b = 4: 1 + 2·(⅛ + 4·10^-3) + 4·0.01 + 16·10^-4 + 10·10^-3 = 1.3096 s; where b is a mean, the
+    mean of its squares counts."""
+    made = Calibration((TURN,), 1, "serial", 1.0)
+    assert made.server(2, 10, 4).value == pytest.approx(1.3096)
+    assert made.server(2, 10, 4, 20.0).value == pytest.approx(1.31)
 
 
 def test_all_data_in_one_place_takes_everybodys_steps() -> None:

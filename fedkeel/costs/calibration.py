@@ -1,6 +1,6 @@
 """How long a round takes here, from a few short rounds of the experiment itself.
 
-    round      = fixed + S·(client + K·step) + S·upload + b·row + S·b·row_upload + N·registered
+    round      = fixed + S·(client + K·step) + S·upload + b·row + S·b·row_upload + b²·pair + N·registered
     commit     = commit + S·commit_client + N·commit_registered
     evaluation = test + N·client_score
 
@@ -83,11 +83,19 @@ class Calibration:
         K = self.steps if steps is None else steps
         return self._over(lambda one: S * (one["client"] + K * one["step"]))
 
-    def server(self, S: int, N: int, b: int) -> Seconds:
-        """What a round takes beside its clients, with b clients remembered."""
+    def server(self, S: int, N: int, b: float, squared: float | None = None) -> Seconds:
+        """What a round takes beside its clients, with b clients remembered.
+
+        Where b is a mean over rounds, ``squared`` is that of b².
+        """
+        pairs = b * b if squared is None else squared
         return self._over(
             lambda one: (
-                one["fixed"] + S * one["upload"] + b * one["row"] + S * b * one["row_upload"] + N * one["registered"]
+                one["fixed"]
+                + S * (one["upload"] + b * one["row_upload"])
+                + b * one["row"]
+                + pairs * one["pair"]
+                + N * one["registered"]
             )
         )
 
@@ -275,7 +283,8 @@ def _fitted(timed: Sequence[_Timed], structure: Structure) -> Turn:
     b = np.array([float(one.b) for one in timed]) if structure.remembered else np.zeros(len(timed))
     one = np.zeros(len(timed)) if structure.needs_all else np.ones(len(timed))
     fixed, client, step = _least([one, S, S * K], [t.training for t in timed])
-    own, upload, row, row_upload = _least([one, S, b, S * b], [t.server for t in timed])
+    pairs = b * b if structure.pairs else np.zeros(len(timed))
+    own, upload, row, row_upload, pair = _least([one, S, b, S * b, pairs], [t.server for t in timed])
     commit, commit_client = _least([one, S], [t.commit for t in timed])
     return {
         "fixed": fixed + own + statistics.median(t.feedback for t in timed),
@@ -284,6 +293,7 @@ def _fitted(timed: Sequence[_Timed], structure: Structure) -> Turn:
         "upload": upload,
         "row": row,
         "row_upload": row_upload,
+        "pair": pair,
         "commit": commit,
         "commit_client": commit_client,
     }

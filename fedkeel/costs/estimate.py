@@ -173,9 +173,8 @@ def _times(
     mean = trial.federation.n / trial.federation.N
     together = trial.training.local_steps(round(everybody * mean)) if structure.one_client else None
     training = found.training(S, together)
-    # What the server remembers grows from nothing; its time is linear in it, so the mean over the rounds counts.
-    b = _mean_heard(structure, N, S, R) if structure.remembered else 0
-    beside = found.server(S, N, b) + found.commit(S, N)
+    b, squared = _mean_heard(structure, N, S, R) if structure.remembered else (0.0, 0.0)
+    beside = found.server(S, N, b, squared) + found.commit(S, N)
     evaluated = math.ceil(R / trial.experiment.evaluation.every)
     evaluations = found.evaluation(N) * evaluated if evaluated else ZERO
     every = (training + beside) * R + evaluations
@@ -184,10 +183,11 @@ def _times(
     return every * (1 / R), every, theirs
 
 
-def _mean_heard(structure: Structure, N: int, S: int, R: int) -> int:
-    """Clients that the server remembers, on average over all rounds."""
-    at = [round(R * (k + 0.5) / 100) for k in range(100)]
-    return round(sum(structure.heard(round(N * calls(N, S, max(1, t)).once)) for t in at) / len(at))
+def _mean_heard(structure: Structure, N: int, S: int, R: int) -> tuple[float, float]:
+    """Clients that the server remembers, and their square: means over all rounds, in which they grow from nothing."""
+    at = {max(1, round(R * (k + 0.5) / 100)) for k in range(100)}
+    heard = [structure.heard(round(N * calls(N, S, t).once)) for t in at]
+    return sum(heard) / len(heard), sum(b * b for b in heard) / len(heard)
 
 
 def limits(title: str, structure: Structure, scale: Scale, often: Calls, asked: int) -> tuple[Limit, ...]:

@@ -68,7 +68,8 @@ class Trial:
         self, clients: int, samples: int, executor: Executor | None = None, **training: Any
     ) -> tuple[Simulation, Called]:
         """So many clients of so many samples each, and the schedule that says who is called."""
-        chosen = self.training.model_copy(update={"until": None, **training})
+        # Who is called is said round by round; the share is only held against what a robust rule needs.
+        chosen = self.training.model_copy(update={"until": None, "participation": 1.0, "sampling": "exact", **training})
         called = Called(chosen, self.experiment.seed)
         made = Simulation(
             self.algorithm,
