@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,8 @@ def measure(algorithm: str, clients: int, per_round: int, rounds: int) -> dict[s
     }
 
 
-def predicted(cases: list[tuple[str, int, int, int]]) -> list[Any]:
-    """Estimates of the cases, each algorithm calibrated once."""
+def predicted(cases: list[tuple[str, int, int, int]]) -> Iterator[tuple[Any, float]]:
+    """Estimates of the cases, each algorithm calibrated once, just before its first case is run."""
     import torch
 
     from fedkeel import system
@@ -107,7 +108,6 @@ def predicted(cases: list[tuple[str, int, int, int]]) -> list[Any]:
 
     torch.set_num_threads(1)
     known: dict[str, Any] = {}
-    found = []
     for name, N, S, R in cases:
         if name not in known:
             trial = make_trial(experiment(name, CALIBRATED, 10, 10), federation=federation(CALIBRATED))
@@ -115,8 +115,7 @@ def predicted(cases: list[tuple[str, int, int, int]]) -> list[Any]:
             began = time.perf_counter()
             known[name] = trial, structure, calibrate(trial, structure), time.perf_counter() - began
         trial, structure, calibration, took = known[name]
-        found.append((estimate(trial, structure, calibration, N, S, R, system.memory(), system.cores()), took))
-    return found
+        yield estimate(trial, structure, calibration, N, S, R, system.memory(), system.cores()), took
 
 
 def table(rows: list[dict[str, Any]]) -> str:

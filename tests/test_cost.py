@@ -14,7 +14,7 @@ from fedkeel.algorithms.fedavg import FedAvg
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.algorithms.state import State
 from fedkeel.cli.cost import count, size
-from fedkeel.costs.calibration import Calibration
+from fedkeel.costs.calibration import Calibration, calibrate
 from fedkeel.costs.estimate import Scale, calls, estimate, limits
 from fedkeel.costs.structure import Structure, StructureError, find_structure
 from fedkeel.costs.trial import Trial, make_trial
@@ -104,7 +104,8 @@ def test_batchnorm_statistics_are_counted_as_a_run_counts_them(name: str) -> Non
 
 def test_a_robust_rule_gets_as_many_clients_as_it_needs() -> None:
     """The median bears two hostile uploads of five; fewer clients a round are refused, also at another scale."""
-    trial, structure = found("fedavg", robust={"rule": "median", "f": 2}, training={"participation": 1.0})
+    robust = {"robust": {"rule": "median", "f": 2}, "faults": {"bad_update": "skip-client"}}
+    trial, structure = found("fedavg", **robust, training={"participation": 1.0})
     assert (structure.down, structure.up, structure.own) == (VECTOR, VECTOR, VECTOR)
     with pytest.raises(InputError, match=r"--per-round must be from 5 to the 1,000 clients that there are, got 4"):
         estimate(trial, structure, None, 1000, 4, 1, 10**9, 1)
@@ -142,6 +143,12 @@ def test_a_bounded_memory_is_bounded(m: int) -> None:
     assert int((state.counted > 0).sum()) > m
     assert in_bytes(state) == structure.server_bytes(8, int((state.counted > 0).sum()), 6)
     assert structure.server_bytes(10**6, 10**6, 6) == structure.server_bytes(10**6, m, 6)
+    made = calibrate(trial, structure, turns=1)
+    assert estimate(trial, structure, made, 10**6, m, 1000, 10**9, 1).memory.server < 10 * VECTOR + 5 * 10**6
+    with pytest.raises(
+        InputError, match=rf"--per-round must be at most the {m} clients that GradMA-S remembers, got 5"
+    ):
+        estimate(trial, structure, made, 10**6, 5, 1000, 10**9, 1)
 
 
 class Cubes(FedAvg):

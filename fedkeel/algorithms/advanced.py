@@ -83,7 +83,7 @@ class AdvancedHooks:
 
     @property
     def most_remembered(self) -> int | None:
-        """Clients of whom the server keeps rows at most; None: all that it ever hears, if any. For ``fedkeel cost``."""
+        """Clients of whom the server keeps rows at most, no fewer than a cohort; None: all, if any. For ``cost``."""
         return None
 
     def cohort(self, server: State, present: tuple[int, ...], N: int) -> tuple[int, ...]:

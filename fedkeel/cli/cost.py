@@ -165,6 +165,9 @@ def _head(experiment: Experiment, found: Sequence[Estimate], scale: Scale, runs:
         say(f"The file stands for {runs} runs; this is about the first.", style="dim")
     if experiment.clock.is_on:
         say("What the virtual clock itself takes is not counted.", style="dim")
+    faults = experiment.faults
+    if faults.dropout or faults.lost or faults.late or faults.stragglers or faults.duplicates:
+        say("Simulated faults are not counted: whoever is called answers once.", style="dim")
 
 
 def _show_one(one: Estimate) -> None:

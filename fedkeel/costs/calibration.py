@@ -157,12 +157,13 @@ class _Bench:
         self.store = Store.create(folder)
         self.store.commit(self.state, None, None, [])
         self._next = 0
-        self._round(self.whole, self.called, min(N, 16))  # threads, caches, processes; and ``auto`` chooses
-        small = min(N, max(executor.lanes, self.at_least))
+        most = N if structure.most is None else min(N, structure.most)
+        self._round(self.whole, self.called, min(most, 16))  # threads, caches, processes; and ``auto`` chooses
+        small = min(most, max(executor.lanes, self.at_least))
         self._round(self.short, self.called_short, small)
         took = self._round(self.whole, self.called, small)
         times = min(max(2, int(ENOUGH / max(took.training, 1e-6))), 16)
-        self.cohorts = (N,) if structure.needs_all else (small, min(N, small * times))
+        self.cohorts = (N,) if structure.needs_all else (small, min(most, small * times))
         self.steps = took.steps if trial.algorithm.sets_steps else trial.mean_steps
 
     def _clients(self) -> int:
@@ -246,13 +247,18 @@ class _Bench:
     def _per_byte(self) -> float:
         """Seconds that a byte of a server's list takes to be written down."""
         took = []
-        for k in range(3):
-            lists = torch.full((MANY,), self.state.t + k, dtype=torch.int32)
-            began = time.perf_counter()
-            self.store.commit(replace(self.state, t=self.state.t + 1, counted=lists), None, None, [])
-            took.append(time.perf_counter() - began)
-            self.state = replace(self.state, t=self.state.t + 1)
+        for _ in range(3):
+            lists = torch.full((MANY,), self.state.t, dtype=torch.int32)
+            short, long = (self._committed(counted) for counted in (self.state.counted, lists))
+            took.append(max(0.0, long - short))
         return statistics.median(took) / (4 * MANY)
+
+    def _committed(self, counted: torch.Tensor) -> float:
+        """Seconds of a commit in which nothing but a list may have changed."""
+        self.state = replace(self.state, t=self.state.t + 1)
+        began = time.perf_counter()
+        self.store.commit(replace(self.state, counted=counted), None, None, [])
+        return time.perf_counter() - began
 
     def _evaluated(self) -> Turn:
         """The test set; and what clients evaluate, where the experiment or the algorithm wants that."""

@@ -129,6 +129,9 @@ def estimate(
     if not least <= S <= N:
         allowed = f"from {least} to the {N:,} clients that there are" if least > 1 else f"at most {N:,}, all clients"
         raise invalid("--per-round", allowed, S)
+    if structure.most is not None and structure.most < S:
+        allowed = f"at most the {structure.most:,} clients that {trial.algorithm.title} remembers"
+        raise invalid("--per-round", allowed, S)
     asked, everybody = S, N
     if structure.one_client:
         N = S = 1

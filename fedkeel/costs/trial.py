@@ -24,7 +24,7 @@ from fedkeel.engine.robust import check_robust
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.schedule import RandomSchedule
 from fedkeel.engine.server import RoundRecord
-from fedkeel.engine.settings import Training
+from fedkeel.engine.settings import Faults, Training
 from fedkeel.engine.simulation import Simulation
 from fedkeel.learning.losses import as_loss
 from fedkeel.learning.task import Task
@@ -71,6 +71,7 @@ class Trial:
         # Who is called is said round by round; the share is only held against what a robust rule needs.
         chosen = self.training.model_copy(update={"until": None, "participation": 1.0, "sampling": "exact", **training})
         called = Called(chosen, self.experiment.seed)
+        told = self.experiment.faults
         made = Simulation(
             self.algorithm,
             self.task,
@@ -79,6 +80,7 @@ class Trial:
             self.experiment.seed,
             executor or Serial(),
             schedule=called,
+            faults=Faults(bad_update=told.bad_update, max_update_norm=told.max_update_norm),  # and nobody is absent
             robust=self.experiment.robust,
         )
         return made, called
