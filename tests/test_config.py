@@ -84,8 +84,8 @@ def test_a_sweep_is_the_product_of_its_lists(tmp_path: Path) -> None:
         ("alpha = 0.3", "alpha = 0", r"partition.alpha must be a number above 0, got 0 \(experiment.toml, line 9\)"),
         (
             'name = "feddc"',
-            'name = "fedcd"',
-            r"no algorithm named 'fedcd' \(experiment.toml, line 12\). Did you mean 'feddc'",
+            'name = "feddcc"',
+            r"no algorithm named 'feddcc' \(experiment.toml, line 12\). Did you mean 'feddc'",
         ),
         ('name = "mnist5k"', 'name = "mnst5k"', r"no data set named 'mnst5k' \(experiment.toml, line 4\)"),
         ('rule = "dirichlet"', 'rule = "dirichle"', r"no partition rule named 'dirichle' \(experiment.toml, line 7\)"),
