@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fedkeel.algorithms.contract import Round
 from fedkeel.algorithms.state import State
+from fedkeel.engine.behind import Behind
 from fedkeel.engine.clock import Devices
 from fedkeel.engine.exchange import Answers, Call, Fault, Model, Outcome, Respondents, gather
 from fedkeel.engine.noted import CLOCK, TIME
@@ -32,7 +33,7 @@ from fedkeel.engine.randomness import Purpose, generator
 from fedkeel.engine.residents import Residents
 from fedkeel.engine.schedule import round_half_up
 from fedkeel.engine.server import Server, ServerState
-from fedkeel.engine.timing import SPENT, Behind, ClockError, Costs
+from fedkeel.engine.timing import SPENT, ClockError, Costs
 from fedkeel.errors import InputError, invalid
 from fedkeel.state.rows import Rows
 

@@ -13,7 +13,7 @@ whoever drops out, loses its upload or is late is as it was before the round, an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,12 +21,11 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.contract import Algorithm
-from fedkeel.engine.exchange import Answers, Call, Fault, Model, Question, Respondents
+from fedkeel.engine.behind import Behind
+from fedkeel.engine.exchange import Answers, Call, Fault, Model
 from fedkeel.engine.randomness import Purpose, generator
-from fedkeel.engine.samples import Scored
 from fedkeel.engine.settings import Faults
 from fedkeel.errors import invalid
-from fedkeel.learning.task import Score, Seeds
 
 
 @dataclass(frozen=True)
@@ -59,10 +58,9 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Faulty:
+class Faulty(Behind):
     """Whoever answers, seen through a network in which planned things go wrong."""
 
-    who: Respondents
     settings: Faults
     seed: int
 
@@ -75,32 +73,6 @@ class Faulty:
         if heard.outcome is None and plan.strays:  # what a lost upload weighs shows only when one is made
             weight = self.who.answers(call.take(plan.strays[:1])).upload_bytes
         return replace(heard, sent=plan.sent, upload_bytes=weight, faults=(*plan.faults, *heard.faults))
-
-    def scores(self, question: Question) -> Mapping[int, Score]:
-        return self.who.scores(question)
-
-    def evaluate(self, w: Tensor, b: Tensor, on: Scored = "test", seeds: Seeds | None = None) -> Score:
-        return self.who.evaluate(w, b, on, seeds)
-
-    @property
-    def hold_test(self) -> bool:
-        return self.who.hold_test
-
-    @property
-    def hold_validation(self) -> bool:
-        return self.who.hold_validation
-
-    @property
-    def shares(self) -> bool:
-        return self.who.shares
-
-    @property
-    def have_tests(self) -> bool:
-        return self.who.have_tests
-
-    @property
-    def have_common_test(self) -> bool:
-        return self.who.have_common_test
 
 
 def plan_round(settings: Faults, seed: int, round: int, ids: tuple[int, ...], steps: Tensor) -> Plan:

@@ -8,6 +8,7 @@ write-protected only as long as nobody looks past NumPy.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import sys
@@ -112,11 +113,28 @@ class Carried:
         return self.scored[on]
 
 
+def keep_freed_memory() -> None:
+    """Let glibc keep what is freed, for the next step; elsewhere nothing is done.
+
+    In a process of Ray's it gives large pieces back at once: 1.6 million page faults and a fifth of the time in two
+    rounds of a small convolutional network, against 1,600 in a worker of the pool.
+    """
+    tune = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if tune is not None:
+        tune(_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
+        tune(_TRIM_THRESHOLD, 1 << 30)
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""As in malloc.h."""
+
+
 class Worker:
     """An actor: it computes what it is told to, with one thread, and remembers nothing of a client."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
+        keep_freed_memory()
         self._equipment: Equipment | None = None
         self._samples: Carried | Samples | None = None
         self._number = -1

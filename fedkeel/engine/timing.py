@@ -8,7 +8,7 @@ round, and need not be trained here at all.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,17 +16,16 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.state import State, bytes_down, bytes_up
+from fedkeel.engine.behind import Behind
 from fedkeel.engine.client import train_one
 from fedkeel.engine.clock import Devices
-from fedkeel.engine.exchange import Answers, Call, Fault, Model, Question, Respondents
+from fedkeel.engine.exchange import Answers, Call, Fault, Model, Respondents
 from fedkeel.engine.noted import CLOCK, TIME
 from fedkeel.engine.randomness import Purpose, generator
 from fedkeel.engine.residents import Residents
-from fedkeel.engine.samples import Scored
 from fedkeel.engine.schedule import round_half_up
 from fedkeel.engine.server import Server, ServerState
 from fedkeel.errors import FedkeelError
-from fedkeel.learning.task import Score, Seeds
 
 SPENT = f"{CLOCK}seconds"
 """What a client's answer took, from the call to its arrival."""
@@ -34,42 +33,6 @@ SPENT = f"{CLOCK}seconds"
 
 class ClockError(FedkeelError):
     """The virtual clock counted on something that turned out otherwise."""
-
-
-@dataclass(frozen=True)
-class Behind:
-    """Whoever answers, with something before it; everything that is no call goes through."""
-
-    who: Respondents
-
-    def answers(self, call: Call, exam: Sequence[Model] = ()) -> Answers:
-        raise NotImplementedError
-
-    def scores(self, question: Question) -> Mapping[int, Score]:
-        return self.who.scores(question)
-
-    def evaluate(self, w: Tensor, b: Tensor, on: Scored = "test", seeds: Seeds | None = None) -> Score:
-        return self.who.evaluate(w, b, on, seeds)
-
-    @property
-    def hold_test(self) -> bool:
-        return self.who.hold_test
-
-    @property
-    def hold_validation(self) -> bool:
-        return self.who.hold_validation
-
-    @property
-    def shares(self) -> bool:
-        return self.who.shares
-
-    @property
-    def have_tests(self) -> bool:
-        return self.who.have_tests
-
-    @property
-    def have_common_test(self) -> bool:
-        return self.who.have_common_test
 
 
 class Costs:
