@@ -1,6 +1,6 @@
 """What Ray costs: rounds of the executors ``pool`` and ``ray`` in turn, on the same work and with as many processes.
 
-    python benchmarks/ray.py --work W2 --rounds 30
+    python benchmarks/on_ray.py --work W2 --rounds 30
 
 The machine may have other things to do: the two take turns round by round, the order changes every time, and what is
 told is the median of the ratios of neighbours, with the middle half of them, never seconds alone. Where others keep all
@@ -14,13 +14,9 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
-
-if sys.path[0] == str(Path(__file__).parent):
-    sys.path[0] = str(Path(__file__).parents[1])  # this folder has a ray.py too
 
 from fedkeel.bench.simulator import Simulator, make_federation
 from fedkeel.bench.works import FULL, find, make_images
