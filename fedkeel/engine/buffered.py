@@ -199,28 +199,27 @@ class Stale(Behind):
         given = torch.tensor([one.given for one in self.heard])
         parts: list[Outcome] = []
         rows: list[int] = []
-        first: Answers | None = None
+        heard: list[Answers] = []
         for step in sorted(set(given.tolist())):
             mine = (given == step).nonzero().flatten().tolist()
             as_given = self._as_given(call, step)
-            got = self.who.answers(as_given.take(mine), exam if first is None else ())
+            got = self.who.answers(as_given.take(mine), () if heard else exam)
             self.rules.costs.check(got, call.round.t)
             if got.outcome is None or len(got.ids) != len(mine):
                 raise ClockError("a client that was heard gave no answer: faults and a clock cannot both decide.")
             parts.append(_moved(got.outcome, call.message.w - as_given.message.w))
             rows += mine
-            first = first or got
-        assert first is not None
+            heard.append(got)
         staleness = call.round.t - given
         rate = -self.rules.devices.clock.staleness
         return Answers(
             call.clients.ids,
             call.steps,
             gather(parts, rows),
-            len(self.heard),
-            first.upload_bytes,
-            tuple(self.flight.faults),
-            scores=first.scores,
+            sum(got.sent for got in heard),
+            heard[0].upload_bytes,
+            (*self.flight.faults, *(fault for got in heard for fault in got.faults)),
+            scores=heard[0].scores,
             received=self.flight.called_now,
             discount=(1 + staleness.double()) ** rate,
             clock=self.flight.after(self.clock, call),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedkeel.algorithms.state import State, bytes_down, bytes_up
 from fedkeel.engine.behind import Behind
-from fedkeel.engine.client import train_one
+from fedkeel.engine.client import answer_each
 from fedkeel.engine.clock import Devices
 from fedkeel.engine.exchange import Answers, Call, Fault, Model, Respondents
 from fedkeel.engine.noted import CLOCK, TIME
@@ -54,8 +54,8 @@ class Costs:
             return 0
         if self._weight is None:
             one = replace(call, steps=call.steps.clamp(max=1)).take([0])
-            outcome = train_one(self._residents.job(one).on(self._residents.equipment.task.device), 0)
-            self._weight = bytes_up(outcome.message)
+            job = self._residents.job(one).on(self._residents.equipment.task.device)
+            self._weight = bytes_up(answer_each(job, [[0]])[0].message)
         return self._weight + self.server.buffer_bytes(1)
 
     _weight: int | None = None

@@ -253,6 +253,27 @@ def test_bytes_down_are_counted_by_call() -> None:
 
 
 @pytest.mark.parametrize("mode", [{}, {"mode": "buffered", "buffer": 3}], ids=["synchronous", "buffered"])
+def test_uploads_that_arrive_twice_are_sent_twice_and_count_once(mode: dict[str, Any]) -> None:
+    clock = Clock(speed=20.0, speed_sigma=1.0, **mode)
+    plain, twice = (tiny_simulation(FedAvg(), clock=clock, faults=Faults(duplicates=d)) for d in (0.0, 1.0))
+    (one, (record, *_)), (two, (other, *_)) = played(plain, 3), played(twice, 3)
+    assert_same_bits(one, two)
+    assert other.bytes_up == 2 * record.bytes_up
+    assert {fault.kind for fault in other.faults} == {"duplicate"}
+
+
+def test_weighing_an_upload_leaves_everybodys_random_numbers_alone() -> None:
+    """A model that draws is trained for a step to see what it uploads; torch's own generator goes on as before."""
+    fed = fk.data.load("mnist5k").take(40).partition("iid", clients=2, seed=0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(784, 10))
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    fk.train("fedavg", model=model, data=fed, rounds=1, steps=1, clock={"speed": 1.0, "up": 1.0}, executor="serial")
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("mode", [{}, {"mode": "buffered", "buffer": 3}], ids=["synchronous", "buffered"])
 def test_executors_have_one_virtual_history(mode: dict[str, Any]) -> None:
     clock = Clock(speed=20.0, speed_sigma=1.0, up=1.0, availability=0.7, period=50.0, failure=0.1, jitter=0.2, **mode)
     made = [tiny_simulation(FedAvg(), clock=clock, participation=0.8, executor=e) for e in (None, Pool(2))]  # type: ignore[arg-type]
