@@ -30,6 +30,7 @@ from fedkeel.check import rounds, tiny_simulation, tiny_task
 from fedkeel.data import Federation, from_arrays
 from fedkeel.engine import on_ray, ray_cluster
 from fedkeel.engine.choice import make_executor
+from fedkeel.engine.clock import Clock
 from fedkeel.engine.on_ray import OnRay
 from fedkeel.engine.pool import WorkerDiedError
 from fedkeel.engine.ray_cluster import ClusterError, software
@@ -133,6 +134,19 @@ def test_the_bits_are_those_of_serial(name: str, executor: OnRay) -> None:
     simulation = tiny_simulation(make_algorithm(name), **how)
     simulation.executor = executor  # type: ignore[assignment]
     assert_same(rounds(simulation, 3), expected)
+
+
+@pytest.mark.parametrize("mode", [{"deadline": 3.0, "late": "partial"}, {"mode": "buffered", "buffer": 2}])
+def test_the_virtual_history_is_that_of_serial(mode: dict[str, Any], executor: OnRay) -> None:
+    clock = Clock(speed=10.0, speed_sigma=1.0, up=0.1, jitter=0.2, failure=0.1, **mode)
+    here, there = (tiny_simulation(make_algorithm("fedprox"), clock=clock, participation=0.8) for _ in range(2))
+    there.executor = executor  # type: ignore[assignment]
+    one, two = here.start(), there.start()
+    for _ in range(4):
+        (one, seen), (two, again) = here.step(one), there.step(two)
+        assert seen.noted == again.noted
+        assert seen.faults == again.faults
+    assert_same(two, one)
 
 
 def test_losses_norms_and_marks_come_back(executor: OnRay, monkeypatch: pytest.MonkeyPatch) -> None:
