@@ -24,7 +24,8 @@ from fedkeel.tuning.spaces import Space, Value, placed, space_of
 FILE = Path(__file__).with_name("leaderboard.toml")
 TUNING_SEED = 0
 """Of every trial; the runs after tuning have the seeds 1, 2, …"""
-SECTIONS = ("data", "partition", "model", "training", "faults", "robust", "evaluation")
+SECTIONS = ("data", "partition", "model", "training", "faults", "robust", "clock", "evaluation")
+"""All of an experiment that a result depends on, but for its algorithm."""
 
 
 class Entrants(Settings):

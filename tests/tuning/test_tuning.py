@@ -21,7 +21,7 @@ from fedkeel.errors import DataError, InputError
 from fedkeel.papers.work import RUNS
 from fedkeel.runs.store import FILE
 from fedkeel.tuning import records as kept
-from fedkeel.tuning.contest import Contest, contest_of, final_experiment, searched, trial_experiment, why_not
+from fedkeel.tuning.contest import SECTIONS, Contest, contest_of, final_experiment, searched, trial_experiment, why_not
 from fedkeel.tuning.proposals import propose
 from fedkeel.tuning.records import RECORDS, Collected, best
 from fedkeel.tuning.work import work
@@ -162,6 +162,15 @@ def test_a_failure_stops_one_algorithm_and_says_why(tmp_path: Path) -> None:
     outcome = work(nowhere, ["fedavg", "fedprox"], tmp_path, 0, data_dir=tmp_path)
     assert outcome.failures.keys() == {"fedavg", "fedprox"}
     assert not (tmp_path / RECORDS).exists()
+
+
+def test_no_section_that_results_depend_on_is_left_out_of_a_trial() -> None:
+    """A section that an experiment gains must be named here or there: left out, it would be tuned without a word."""
+    decided = {"name", "seed", "algorithm"}
+    without_effect = {"measure", "run"}
+    assert {*SECTIONS, *decided, *without_effect} == config.Experiment.model_fields.keys()
+    (one,) = config.expand({"clock": {"speed": 10.0, "deadline": 3.0}}, [])
+    assert trial_experiment(contest_of([one], "own", 4, None, 0.1), "fedavg", {}).clock.deadline == 3.0
 
 
 def test_own_experiments_keep_their_parameters(tmp_path: Path) -> None:
