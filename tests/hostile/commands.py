@@ -62,7 +62,7 @@ def command_line(rng: random.Random, folder: Path) -> Input:
         words.append(option)
         if not _COMMANDS[name][option]:
             words.append(rng.choice(("o", "3", "alpha=0.5", _word(rng))) if option != "--clients" else "3")
-    if name in _HEAVY:
+    if name in _HEAVY or "--spread" in words:  # which starts a cluster
         words.insert(1, rng.choice(("--no-such-option", "--help")))
     elif rng.random() < 0.1:
         words.insert(rng.randrange(len(words) + 1), _word(rng))
