@@ -205,7 +205,12 @@ class Presence:
         return np.array([_inside(self.sessions[self.pattern[c]], h) for c, h in zip(clients, hours, strict=True)], bool)
 
     def leaves(self, client: int, at: float) -> float:
-        """When a client that is online goes offline; infinite if it never does."""
+        """When a client goes offline; infinite if it never does.
+
+        At once if it is offline already: an algorithm may call whom it likes (MIFA's program calls everybody).
+        """
+        if not self.online(np.array([client]), at)[0]:
+            return at
         sessions = self.sessions[self.pattern[client]]
         hour = float(np.mod(at + self.shift[client], self.period))
         end = float(sessions[np.searchsorted(sessions[:, 0], hour, side="right") - 1, 1])

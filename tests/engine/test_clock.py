@@ -151,6 +151,7 @@ def test_presence_by_hand() -> None:
     assert online == [True, True, False, False, True, True, False, False, True, True, True, False]
     assert presence.leaves(0, 12.0) == pytest.approx(20.0)
     assert presence.leaves(0, 95.0) == pytest.approx(105.0)
+    assert [presence.leaves(0, at) for at in (7.0, 50.0)] == [7.0, 50.0]  # who is called all the same leaves at once
     assert presence.next_online(6.0) == pytest.approx(10.0)
     assert presence.next_online(95.0) == pytest.approx(95.0)
     always = Presence(100.0, np.zeros(1, np.int64), np.zeros(1), (np.array([[0, 100.0]]),))
