@@ -48,6 +48,7 @@ class Setting(Settings):
     validation: float = Field(gt=0, lt=1)
     trials: int = Field(ge=1)
     trial_rounds: int = Field(ge=1)
+    trial_every: int = Field(ge=1)
     rounds: int = Field(ge=1)
     seeds: int = Field(ge=1)
     target: float = Field(gt=0, le=1)
@@ -92,6 +93,8 @@ class Contest:
     """How many runs are judged after tuning; 0: tuning only."""
     target: float = 0.5
     title: str = ""
+    trial_every: int | None = None
+    """Rounds from one evaluation of a trial to the next; None: as the experiment has it."""
 
     @property
     def final_seeds(self) -> tuple[int, ...]:
@@ -117,7 +120,17 @@ def contest(name: str) -> Contest:
     one = settings()[name]
     sections = {section: dict(getattr(one, section)) for section in SECTIONS if getattr(one, section, None)}
     return Contest(
-        name, sections, {}, one.validation, one.trials, one.trial_rounds, one.rounds, one.seeds, one.target, one.title
+        name,
+        sections,
+        own={},
+        validation=one.validation,
+        trials=one.trials,
+        trial_rounds=one.trial_rounds,
+        rounds=one.rounds,
+        seeds=one.seeds,
+        target=one.target,
+        title=one.title,
+        trial_every=one.trial_every,
     )
 
 
@@ -196,6 +209,8 @@ def trial_experiment(contest: Contest, algorithm: str, values: dict[str, Value],
     table = placed(_table(contest, algorithm), values)
     table["data"] = table.get("data", {}) | {"validation": contest.validation, "evaluate_on": "validation"}
     table["training"] = table.get("training", {}) | {"rounds": contest.trial_rounds}
+    if contest.trial_every is not None:
+        table["evaluation"] = table.get("evaluation", {}) | {"every": contest.trial_every}
     return _experiment(table, TUNING_SEED, f"{algorithm}--trial{number:02}")
 
 

@@ -15,7 +15,7 @@ from fedkeel.errors import InputError
 from fedkeel.papers.records import Records
 from fedkeel.tuning import records as kept
 from fedkeel.tuning.board import Board, board, cells, ranking, reach
-from fedkeel.tuning.contest import Contest, contest, settings
+from fedkeel.tuning.contest import Contest, contest, final_experiment, settings, trial_experiment
 from fedkeel.tuning.pictures import difference_chart
 from fedkeel.tuning.plan import budgeted
 from fedkeel.tuning.records import Collected, Tried
@@ -99,6 +99,15 @@ def test_records_say_their_budget_and_different_ones_are_not_compared() -> None:
     mixed = of(through(FIVE, "fedavg", [0.6] * 5), through(other, "fedprox", [0.6] * 5))
     with pytest.raises(InputError, match="2 and 3 rounds of a trial: budgets must be equal"):
         budgeted(FIVE, mixed, Path())
+
+
+@pytest.mark.parametrize("name", settings())
+def test_nothing_shipped_is_chosen_by_a_single_evaluation(name: str) -> None:
+    """The last tenth of 40 rounds begins after round 36: every 2 gives rounds 38 and 40, every 5 only 40."""
+    about = contest(name)
+    for experiment in (trial_experiment(about, "fedavg", {}), final_experiment(about, "fedavg", {}, 1)):
+        rounds, every = experiment.training.rounds, experiment.evaluation.every
+        assert sum(1 for t in range(every, rounds + 1, every) if t > 0.9 * rounds) >= 2
 
 
 def test_a_contest_that_was_stopped_is_not_through() -> None:
