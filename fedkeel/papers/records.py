@@ -1,12 +1,10 @@
 """What is kept of a run for good: configuration, versions and the compact history of every measurement.
 
-A record is a JSON file with one line for each field, so that a change of one is a change of one line. Records in a
-working folder are made by ``fedkeel paper run``; those under ``results/`` are what is published.
+Records in a working folder are made by ``fedkeel paper run``; those under ``results/`` are what is published.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,17 +13,14 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedkeel.algorithms.validate import Settings, checked
-from fedkeel.errors import DataError, InputError
+from fedkeel.algorithms.validate import Settings
+from fedkeel.errors import DataError
 from fedkeel.papers.format import Scale
 from fedkeel.papers.sharing import Work
+from fedkeel.runs.recorded import FORMAT, RECORDS, read_record, write_record
 
-FORMAT = 1
-"""Version of the form of records."""
 DIGITS = 6
 """Significant digits of stored measurements."""
-RECORDS = "records"
-"""The folder of records inside a working folder."""
 
 Number = float | None
 """None: not finite, which JSON cannot say."""
@@ -81,12 +76,6 @@ class Record(Settings):
         """The name of its file and of its run's folder, without ending."""
         return name_of(self.setting, self.method, self.seed, self.scale)
 
-    def to_json(self) -> str:
-        """One line for each field."""
-        fields = self.model_dump(mode="json")
-        lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
-        return "{\n" + ",\n".join(lines) + "\n}\n"
-
 
 def name_of(setting: str, method: str, seed: int, scale: Scale) -> str:
     """``mnist-d2-15--feddc--seed0``, with ``--reduced`` or ``--smoke`` behind it where it is not the full scale."""
@@ -114,15 +103,7 @@ def values(noted: Mapping[int, float | Mapping[int, float]]) -> Values:
 
 def read(path: Path) -> Record:
     """A record from its file."""
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(table, dict) or table.get("format") != FORMAT:
-            raise ValueError("it is no record, or one of another version of fedkeel")
-        record = checked("record", Record, table)
-    except (OSError, ValueError) as error:  # InputError is a ValueError
-        raise DataError(
-            f"the record {path} cannot be used: {error}; restore it, or remove it to run it again."
-        ) from None
+    record = read_record(path, Record)
     if record.name != path.stem:
         raise DataError(f"the record {path} is that of {record.name}; give it its name back, or remove it.")
     return record
@@ -178,17 +159,7 @@ def path_of(folder: Path, record: Record) -> Path:
 
 def write(folder: Path, record: Record) -> Path:
     """Put a record into a folder of records, in the place of an earlier one of the same run."""
-    from fedkeel.runs.atomic import write_atomically
-
-    path = path_of(folder, record)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, record.to_json())
-    except OSError as error:
-        raise InputError(
-            f"the record {path} cannot be written: {error.strerror}; make room, or choose another folder."
-        ) from None
-    return path
+    return write_record(path_of(folder, record), record)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from fedkeel.papers.current import check_records
 from fedkeel.papers.fleet import sail
 from fedkeel.papers.plan import Planned
 from fedkeel.papers.process import LOGS
-from fedkeel.papers.records import RECORDS, Record, Records
+from fedkeel.papers.records import Record, Records
 from fedkeel.papers.worker import Job
+from fedkeel.runs.recorded import RECORDS
 
 RUNS = "runs"
 """The folder of stores inside a working folder."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +9,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedkeel.algorithms.validate import Settings, checked
+from fedkeel.algorithms.validate import Settings
 from fedkeel.errors import DataError, InputError
 from fedkeel.papers.records import Ended, Series
-from fedkeel.runs.atomic import write_atomically
+from fedkeel.runs.recorded import FORMAT, RECORDS, read_record, write_record
 from fedkeel.runs.reported import Reported, reported
 from fedkeel.tuning.spaces import Value
 
-FORMAT = 1
-RECORDS = "records"
-"""The folder of records inside a working folder."""
 Stage = Literal["trial", "final"]
 
 
@@ -86,12 +82,6 @@ class Tried(Settings):
         """What tuning maximises: the mean accuracy of the last tenth of the rounds."""
         return self.reported.late
 
-    def to_json(self) -> str:
-        """One line for each field."""
-        fields = self.model_dump(mode="json")
-        lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
-        return "{\n" + ",\n".join(lines) + "\n}\n"
-
 
 def name_of(algorithm: str, stage: Stage, number: int) -> str:
     """``feddc--trial03`` or ``feddc--seed1``."""
@@ -100,15 +90,7 @@ def name_of(algorithm: str, stage: Stage, number: int) -> str:
 
 def read(path: Path) -> Tried:
     """A record from its file."""
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(table, dict) or table.get("format") != FORMAT:
-            raise ValueError("it is no record of tuning, or one of another version of fedkeel")
-        record = checked("record", Tried, table)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"the record {path} cannot be used: {error}; restore it, or remove it to run it again."
-        ) from None
+    record = read_record(path, Tried)
     if (record.name, record.contest) != (path.stem, path.parent.name):
         raise DataError(f"the record {path} is that of {record.contest}/{record.name}; put it back, or remove it.")
     return record
@@ -116,15 +98,7 @@ def read(path: Path) -> Tried:
 
 def write(folder: Path, record: Tried) -> Path:
     """Put a record into a folder of records."""
-    path = folder / record.contest / f"{record.name}.json"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, record.to_json())
-    except OSError as error:
-        raise InputError(
-            f"the record {path} cannot be written: {error.strerror}; make room, or choose another."
-        ) from None
-    return path
+    return write_record(folder / record.contest / f"{record.name}.json", record)
 
 
 @dataclass(frozen=True)

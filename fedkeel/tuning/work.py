@@ -22,11 +22,12 @@ from fedkeel.papers.process import LOGS
 from fedkeel.papers.work import RUNS, commit
 from fedkeel.papers.worker import Job
 from fedkeel.runs.atomic import write_atomically
+from fedkeel.runs.recorded import RECORDS
 from fedkeel.tuning import records as kept
 from fedkeel.tuning.contest import Contest, final_experiment, searched, why_not
 from fedkeel.tuning.plan import Planned, check_current, planned
 from fedkeel.tuning.proposals import propose
-from fedkeel.tuning.records import RECORDS, Collected, Stage, Tried, best
+from fedkeel.tuning.records import Collected, Stage, Tried, best
 from fedkeel.tuning.spaces import plain
 
 BEST = "best"

@@ -25,6 +25,7 @@ from fedkeel.papers.sharing import Work
 from fedkeel.papers.work import News, work
 from fedkeel.papers.worker import kept_values, with_work
 from fedkeel.runs.history import History
+from fedkeel.runs.recorded import as_json
 
 ROOT = Path(__file__).parents[2]
 SMALL = """
@@ -170,7 +171,7 @@ def test_prediction_sets_are_measured_after_the_last_round(paper: Paper, tmp_pat
     )
     bare = record.model_copy(update={"sets": ()})
     assert not run.served_by(bare)
-    path_of(tmp_path / "records", record).write_text(bare.to_json())
+    path_of(tmp_path / "records", record).write_text(as_json(bare))
     assert told([run], tmp_path) == [("done", run.name)]
     again = outcome_of(run, tmp_path)
     assert (again.sets, again.series, again.seconds) == (record.sets, record.series, record.seconds)

@@ -19,11 +19,12 @@ from fedkeel import build, config
 from fedkeel.data import Dataset, Split, load
 from fedkeel.errors import DataError, InputError
 from fedkeel.papers.work import RUNS
+from fedkeel.runs.recorded import RECORDS
 from fedkeel.runs.store import FILE
 from fedkeel.tuning import records as kept
 from fedkeel.tuning.contest import SECTIONS, Contest, contest_of, final_experiment, searched, trial_experiment, why_not
 from fedkeel.tuning.proposals import propose
-from fedkeel.tuning.records import RECORDS, Collected, best
+from fedkeel.tuning.records import Collected, best
 from fedkeel.tuning.work import work
 from tests.tuning.made import TINY, record
 
