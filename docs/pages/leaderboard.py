@@ -9,7 +9,7 @@ from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.papers.format import papers
 from fedkeel.papers.markdown import table
 from fedkeel.theme import save_chart
-from fedkeel.tuning.board import HEAD, Board, cells
+from fedkeel.tuning.board import HEAD, Board, cells, support
 from fedkeel.tuning.contest import Entrants, settings
 from fedkeel.tuning.pictures import difference_chart
 from fedkeel.tuning.results import boards, ranking_of
@@ -91,6 +91,7 @@ def _section(board: Board) -> str:
     about = board.contest
     parts = [f"## {about.name}", f"{about.title}."]
     if board.rows:
+        parts += [said] if (said := support(board)) else []
         parts.append(table(HEAD, cells(board)))
     elif not board.unfinished:
         parts.append("Not run yet.")
@@ -128,7 +129,8 @@ def _reading() -> str:
         "* *rounds to*, *MB to*: mean over seeds until the first evaluation at the target, bytes of both directions; "
         "only where every seed arrived.\n"
         "* *rank*: mean over seeds. *p*: paired t-test over seeds against the first row, Holm-corrected for all of "
-        "them; a large p is no proof of being equal.\n"
+        "them; a large p is no proof of being equal, and since the first row was found by these seeds, a small one "
+        "flatters it a little.\n"
         "* *steps*: local steps of all clients in a round, since some methods choose them.\n"
         "* *chosen*: the values of the best trial; what was left out (no clipping, no average) is not named. `average "
         "ema` means that the exponential average over rounds is what was judged.\n"

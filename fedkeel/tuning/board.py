@@ -14,6 +14,8 @@ from fedkeel.tuning.records import Collected, Tried, best
 from fedkeel.tuning.spaces import Value
 from fedkeel.tuning.statistics import Interval, critical_difference, holm, paired, ranks
 
+SURE = 0.05
+"""The p below which one method counts as better than another."""
 FEWEST_BLOCKS = 5
 """Seeds (of all settings together) below which mean ranks say too little to be drawn."""
 
@@ -232,6 +234,19 @@ def cells(board: Board) -> list[list[str]]:
             ]
         )
     return made
+
+
+def support(board: Board) -> str:
+    """Who is first, ahead of whom, and of whom that cannot be said; empty without two that are compared."""
+    first, *others = board.ranked or [None]
+    if first is None or not others or first.seeds < 2:
+        return ""
+    level = [row.title for row in others if not row.p < SURE]
+    behind = len(others) - len(level)
+    sure = f"ahead of {behind} of {len(others)} others (p < {SURE:g})"
+    unsure = f"not told apart from {', '.join(level)}"
+    parts = [sure] * (behind > 0) + [unsure] * (len(level) > 0)
+    return f"{first.title} is first over {first.seeds} seeds: {'; '.join(parts)}."
 
 
 def said(chosen: dict[str, Value]) -> str:

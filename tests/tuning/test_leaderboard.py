@@ -14,7 +14,7 @@ from fedkeel.cli.tuning_run import show_boards
 from fedkeel.errors import InputError
 from fedkeel.papers.records import Records
 from fedkeel.tuning import records as kept
-from fedkeel.tuning.board import Board, board, cells, ranking, reach
+from fedkeel.tuning.board import Board, board, cells, ranking, reach, support
 from fedkeel.tuning.contest import Contest, contest, final_experiment, settings, trial_experiment
 from fedkeel.tuning.pictures import difference_chart
 from fedkeel.tuning.plan import budgeted
@@ -71,6 +71,21 @@ def test_rounds_and_bytes_to_a_target_count_only_where_all_arrived() -> None:
     assert math.isnan(fedprox.rounds_to)
     assert cells(found)[1][4] == "1 of 2 reached"
     assert reach(record(TINY, "fedavg", "final", 1, 0.4), 0.5) is None
+
+
+def test_the_support_of_the_first_is_told() -> None:
+    """FedProx is a point behind on four seeds and level on one (t = 4, p = 0.016); FedDC swings around the first."""
+    late = {
+        "fedavg": [0.60, 0.62, 0.64, 0.66, 0.68],
+        "fedprox": [0.59, 0.61, 0.63, 0.65, 0.68],
+        "feddc": [0.64, 0.58, 0.68, 0.62, 0.67],
+    }
+    assert support(board(FIVE, of(through(FIVE, "fedavg", late["fedavg"])))) == ""
+    two = of(*(through(FIVE, name, late[name]) for name in ("fedavg", "fedprox")))
+    assert support(board(FIVE, two)) == "FedAvg is first over 5 seeds: ahead of 1 of 1 others (p < 0.05)."
+    three = of(*(through(FIVE, name, values) for name, values in late.items()))
+    told = support(board(FIVE, three))
+    assert told == "FedAvg is first over 5 seeds: ahead of 1 of 2 others (p < 0.05); not told apart from FedDC."
 
 
 def test_a_run_that_diverges_counts_as_nothing_and_is_told() -> None:
