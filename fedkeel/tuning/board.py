@@ -238,9 +238,9 @@ def cells(board: Board) -> list[list[str]]:
 
 def support(board: Board) -> str:
     """Who is first, ahead of whom, and of whom that cannot be said; empty without two that are compared."""
-    first, *others = board.ranked or [None]
-    if first is None or not others or first.seeds < 2:
+    if len(board.ranked) < 2 or board.contest.seeds < 2:
         return ""
+    first, *others = board.ranked
     level = [row.title for row in others if not row.p < SURE]
     behind = len(others) - len(level)
     sure = f"ahead of {behind} of {len(others)} others (p < {SURE:g})"
