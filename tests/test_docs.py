@@ -99,6 +99,7 @@ TRAFFIC: dict[tuple[str, str], tuple[str, str]] = {
     ("fedlc", DEFAULT): ("d", "d"),
     ("fedrs", DEFAULT): ("d", "d"),
     ("mofedsam", DEFAULT): ("2*d", "d"),
+    ("keel", DEFAULT): ("d", "d"),
 }
 
 # What a client and the server keep between rounds, in vectors (d, v, bn, and N·d for a table of all clients); single
@@ -153,6 +154,7 @@ STATE: dict[str, tuple[str, str]] = {
     "fedlc": ("0", "d"),
     "fedrs": ("0", "d"),
     "mofedsam": ("0", "2*d"),
+    "keel": ("0", "(2 + N)*d"),
 }
 OURS: dict[str, tuple[str, str, str]] = {
     "feddyn": ("d", "3*d", "the cohort's mean model is kept for evaluation (`selected`)"),

@@ -29,7 +29,6 @@ from fedkeel.algorithms.contract import Algorithm, Answer, Clients, Law, Local, 
 from fedkeel.algorithms.server_steps import average_gap, gaps
 from fedkeel.algorithms.state import State
 from fedkeel.algorithms.variants.readings import GradMAReadings, GradMAServerReadings, GradMAWorkerReadings
-from fedkeel.errors import invalid
 from fedkeel.learning.loop import Trained
 from fedkeel.learning.projected import Row
 from fedkeel.learning.projection import Blocks, bounds_of, projected
@@ -110,9 +109,7 @@ class Server(Both):
         return State(w=problem.w0, m=problem.zeros(), **memory.initial(problem, self.params.blocks))
 
     def broadcast(self, server: State, round: Round, clients: Clients) -> Message:
-        if self.params.m is not None and self.params.m < clients.S:
-            hint = "Leave it out to remember every client, or let fewer take part (training.participation)."
-            raise invalid(f"{self.name}.m", f"at least the {clients.S} clients of a round", self.params.m, hint)
+        memory.check_room(self.name, self.params.m, clients.S)
         return Message(w=server.w)
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fedkeel.algorithms.contract import Problem
 from fedkeel.algorithms.state import State
+from fedkeel.errors import invalid
 from fedkeel.learning.projection import Blocks, bounds_of
 from fedkeel.state.rows import Rows
 
@@ -43,6 +44,13 @@ def initial(problem: Problem, blocks: Blocks) -> dict[str, Any]:
     gram = torch.zeros(len(bounds) - 1, 0, 0, dtype=torch.float64)
     none = torch.zeros(0, dtype=torch.int64)
     return {"D": Rows(), "buf": none, "c": none, "age": none, "gram": gram, "bounds": bounds}
+
+
+def check_room(algorithm: str, m: int | None, cohort: int) -> None:
+    """Refuse a memory that is too small for the clients of one round."""
+    if m is not None and m < cohort:
+        hint = "Leave it out to remember every client, or let fewer take part (training.participation)."
+        raise invalid(f"{algorithm}.m", f"at least the {cohort} clients of a round", m, hint)
 
 
 def mem_red(server: State, cohort: tuple[int, ...], m: int) -> State:

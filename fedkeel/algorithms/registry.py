@@ -88,6 +88,7 @@ ALGORITHMS = Registry(
         "fedlc": "fedlc:FedLC",
         "fedrs": "fedrs:FedRS",
         "mofedsam": "mofedsam:MoFedSAM",
+        "keel": "keel:Keel",
     }
 )
 
