@@ -27,6 +27,7 @@ FAMILIES = (
     "Methods that look inside the model",
     "Methods that look for flat minima",
     "Methods that count their labels",
+    "Our own",
 )
 
 

@@ -39,7 +39,7 @@ class Keel(Algorithm):
     name = "keel"
     title = "Keel"
     idea = "Clients train from where the server's momentum is heading, and momentum must not work against any of them."
-    paper = Paper("Look-ahead along a projected momentum", "the authors of fedkeel", "this project", 2026)
+    paper = Paper("Look-ahead along a projected momentum", "The fedkeel authors", "fedkeel", 2026)
     laws: ClassVar[tuple[Law, ...]] = (
         Law(
             "Keel without conflicts is FedACG(β = 0)",

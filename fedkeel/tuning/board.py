@@ -47,6 +47,8 @@ class Row:
     p_wilcoxon: float
     steps: float
     """Local steps of all clients in a round, on average."""
+    gradients: float
+    """What a local step costs, in gradients of a minibatch."""
     validation: float
     """Of the trial that was chosen."""
     chosen: dict[str, Value]
@@ -147,6 +149,7 @@ def _row(
         p,
         p_wilcoxon,
         sum(one.steps for one in finals) / done if done else math.nan,
+        cls.gradients_a_step,
         winner.value,
         winner.chosen,
         winner.number,
@@ -229,7 +232,7 @@ def cells(board: Board) -> list[list[str]]:
                 f"{row.bytes_to / 1e6:,.0f}" if not math.isnan(row.bytes_to) else "–",
                 "–" if math.isnan(row.rank) else f"{row.rank:.1f}",
                 "–" if math.isnan(row.p) else ("< 0.001" if row.p < 0.001 else f"{row.p:.3f}"),
-                f"{row.steps:.0f}",
+                f"{row.steps:.0f}{'' if row.gradients == 1 else f' × {row.gradients:.2g}'}",
                 said(row.chosen),
             ]
         )

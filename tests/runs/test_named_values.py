@@ -34,6 +34,7 @@ NOTING = {
     "gradma": {"active", "active_local", "remembered"},
     "gradma_w": {"active_local"},
     "gradma_s": {"active", "remembered"},
+    "keel": {"active", "remembered"},
     "fedgvr": {"eps"},
     "fedgvrgm": {"eps"},
 }
