@@ -4,6 +4,7 @@ look-ahead    clients start from z = x − β1 m instead of x (``ahead``); with 
 gain          z = x − H, x ← z − d, H ← β1 H + b d: FedACG for b = β1, FedDyn's server for β1 = 1, b = S/N
 projection    m ← the nearest direction that works against no client's remembered updates, with a margin ``rho_g``
 calibration   clients add τ log p_ic to their scores, p_ic the (smoothed) share of class c at client i
+rows          clients' steps are projected as GradMA's are, by rows that take no memory of a client
 memory        FedVARP's correction of the cohort's mean by remembered updates, a share ``varp`` of it
 deviations    the same with remembered deviations from the mean direction (``dev``), which fade with ``age``
 """
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms import gradma_memory as memory
-from fedkeel.algorithms.advanced import Calibration, Rule
+from fedkeel.algorithms.advanced import Calibration, Projection, Rule
 from fedkeel.algorithms.contract import (
     Algorithm,
     AlgorithmParams,
@@ -32,7 +33,8 @@ from fedkeel.algorithms.contract import (
 from fedkeel.algorithms.mifa import mean_of
 from fedkeel.algorithms.server_steps import average, average_gap, gaps
 from fedkeel.algorithms.state import State
-from fedkeel.learning.projection import projected
+from fedkeel.learning.projected import Row
+from fedkeel.learning.projection import bounds_of, projected
 from fedkeel.state.rows import Rows
 
 
@@ -55,6 +57,7 @@ class Candidate(Algorithm):
         rho_g: float = 0.0
         calibration: Literal["none", "log"] = "none"
         tau: float = 1.0
+        rows: tuple[Row, ...] = ()
         varp: float = 0.0
         dev: float = 0.0
         age: float = 1.0
@@ -73,7 +76,9 @@ class Candidate(Algorithm):
             n = local.class_counts
             share = (n + 1) / (n.sum(1, keepdim=True) + n.shape[1])
             calibration = Calibration(shift=(self.params.tau * torch.log(share)).to(local.w.dtype))
-        trained = local.train_by(Rule(calibration=calibration))
+        bounds = bounds_of(local.problem.layout, "flat")
+        rows = Projection(self.params.rows, local.w, 0.0, bounds) if self.params.rows else None
+        trained = local.train_by(Rule(calibration=calibration, projection=rows))
         return *self.finish(local, trained.y), trained
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:

@@ -41,6 +41,13 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
         PROJECTION | {"full": True},
         {"beta1": (0.2, 0.97, 0.6), "beta2": (0.2, 0.95, 0.7), "eta_g": (0.5, 2.5, 1.5, "log")},
     ),
+    **{
+        f"look-ahead + projection + η_g + {named}": (
+            PROJECTION | {"full": True, "rows": rows},
+            {"beta1": (0.1, 0.9, 0.65), "beta2": (0.1, 0.9, 0.6), "eta_g": (0.3, 2.0, 1.3, "log")},
+        )
+        for named, rows in {"row anchor": ["anchor"], "rows global, anchor": ["global", "anchor"]}.items()
+    },
     "shorter look-ahead + projection + η_g": (
         PROJECTION,
         {"beta1": (0.2, 0.97, 0.6), "beta2": (0.2, 0.95, 0.7), "eta_g": (0.5, 2.5, 1.5, "log")},

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
+from benchmarks.own_method.candidates import Candidate
 from fedkeel.algorithms.registry import make_algorithm
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import InputError
@@ -90,3 +91,15 @@ def test_a_memory_smaller_than_a_cohort_is_refused() -> None:
 def test_it_comes_to_rest_on_quadratics() -> None:
     """Everybody present, equal curvatures: the mean of the minima, ½ (1 − 3), is where no client's share is undone."""
     assert path(run(cohorts=tuple([(0, 1)] * 300), rho=-1.0), 300)[-1] == pytest.approx(-1.0, abs=1e-6)
+
+
+def test_the_search_was_for_this_method() -> None:
+    """The candidate with look-ahead and projection, which was searched with, is Keel to the last bit."""
+    params = {"beta1": 0.7, "beta2": 0.6, "eta_g": 1.3}
+    clients, cohorts = [(1.0, 1.0), (2.0, -3.0), (0.5, 2.0)], [[0, 1], [2], [1, 2], [0, 2], [0, 1, 2]]
+    candidate = Candidate(projection=True, full=True, **params)
+    one, other = (
+        path(simulation(algorithm, clients, cohorts=cohorts, lr=0.1, steps=3), len(cohorts))
+        for algorithm in (candidate, make_algorithm("keel", **params))
+    )
+    assert one == other
