@@ -28,8 +28,9 @@ def difference_chart(ranking: Ranking) -> Any:
         {
             "name": titles[name],
             "rank": rank,
-            "low": rank - half,
-            "high": rank + half,
+            # Ranks end at 1 and at the number of methods; whether bars overlap does not depend on what lies beyond.
+            "low": max(rank - half, 1.0),
+            "high": min(rank + half, float(len(titles))),
             "near": rank - best <= ranking.difference,
         }
         for name, rank in ranking.ranks.items()
@@ -37,8 +38,7 @@ def difference_chart(ranking: Ranking) -> Any:
     order = list(titles.values())
     data = alt.InlineData(values=rows)
     y = alt.Y("name:N", sort=order, title=None, axis=alt.Axis(labelLimit=200, grid=False, domain=False))
-    low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
-    scale = alt.Scale(domain=[low, high], nice=True)
+    scale = alt.Scale(domain=[0.5, len(rows) + 0.5], nice=False)
     colour = alt.condition("datum.near", alt.value(theme.COLOURS[0]), alt.value(theme.BAR))
     bars = (
         alt.Chart(data)

@@ -19,7 +19,7 @@ from fedkeel.tuning.contest import Contest, contest, final_experiment, settings,
 from fedkeel.tuning.pictures import difference_chart
 from fedkeel.tuning.plan import budgeted
 from fedkeel.tuning.records import Collected, Tried
-from fedkeel.tuning.results import entrants_of, publish
+from fedkeel.tuning.results import boards, entrants_of, publish, ranking_of
 from tests.tuning.made import TINY, record, through
 
 FIVE = replace(TINY, seeds=5)
@@ -163,6 +163,20 @@ def test_the_page_with_records_has_every_algorithm_and_the_command_of_its_budget
     assert "fedkeel leaderboard run fashion-mnist --algorithms feddc --trials 2 --rounds 5\n" in text
     assert "Mean ranks over 5 paired runs of fashion-mnist" in text
     assert f"Not run yet: {ALGORITHMS['scaffold'].title}" in text
+
+
+def test_settings_of_a_few_do_not_cut_the_ranking_down_to_them(tmp_path: Path) -> None:
+    """Three in the setting of all, two in that of the best: all three are ranked; the two by themselves if asked."""
+    for name, entered in {"fashion-mnist": ["fedavg", "feddc", "fedprox"], "two-percent": ["fedavg", "feddc"]}.items():
+        for algorithm in entered:
+            for one in through(small(name), algorithm, [0.8] * 5):
+                kept.write(tmp_path, one)
+    ranks = ranking_of(boards([], [tmp_path]), [tmp_path])
+    assert ranks is not None
+    assert (ranks.contests, set(ranks.ranks)) == (("fashion-mnist",), {"fedavg", "feddc", "fedprox"})
+    few = ranking_of(boards(["two-percent"], [tmp_path]), [tmp_path])
+    assert few is not None
+    assert set(few.ranks) == {"fedavg", "feddc"}
 
 
 def test_published_pages_are_those_of_the_records() -> None:
