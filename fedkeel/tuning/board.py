@@ -244,11 +244,14 @@ def support(board: Board) -> str:
     if len(board.ranked) < 2 or board.contest.seeds < 2:
         return ""
     first, *others = board.ranked
-    level = [row.title for row in others if not row.p < SURE]
-    behind = len(others) - len(level)
-    sure = f"ahead of {behind} of {len(others)} others (p < {SURE:g})"
-    unsure = f"not told apart from {', '.join(level)}"
-    parts = [sure] * (behind > 0) + [unsure] * (len(level) > 0)
+    level = [row.title for row in others if not (row.p < SURE or row.diverged)]
+    broken = [row.title for row in others if row.diverged and not row.p < SURE]
+    behind = len(others) - len(level) - len(broken)
+    parts = [
+        *([f"ahead of {behind} of {len(others)} others (p < {SURE:g})"] if behind else []),
+        *([f"not told apart from {', '.join(level)}"] if level else []),
+        *([f"not compared with {', '.join(broken)}, of which seeds diverged"] if broken else []),
+    ]
     return f"{first.title} is first over {first.seeds} seeds: {'; '.join(parts)}."
 
 

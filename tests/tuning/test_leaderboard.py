@@ -86,6 +86,9 @@ def test_the_support_of_the_first_is_told() -> None:
     three = of(*(through(FIVE, name, values) for name, values in late.items()))
     told = support(board(FIVE, three))
     assert told == "FedAvg is first over 5 seeds: ahead of 1 of 2 others (p < 0.05); not told apart from FedDC."
+    diverged = through(FIVE, "fedprox", late["fedavg"], diverged=(2,))  # a mean of 51 with one seed at 0 is no order
+    told = support(board(FIVE, of(through(FIVE, "fedavg", late["fedavg"]), diverged)))
+    assert told == "FedAvg is first over 5 seeds: not compared with FedProx, of which seeds diverged."
 
 
 def test_a_run_that_diverges_counts_as_nothing_and_is_told() -> None:
