@@ -14,7 +14,7 @@ app = typer.Typer(
 )
 
 Network = Annotated[Path, typer.Option("--network", help="The folder that `network init` made.")]
-Wait = Annotated[float, typer.Option(help="Seconds to wait for sites before the first round.", min=0)]
+Wait = Annotated[float, typer.Option(help="Seconds to wait for server and sites at the start.", min=0)]
 Deadline = Annotated[float, typer.Option(help="Seconds that sites have to answer in a round.", min=0.1)]
 Quorum = Annotated[
     float, typer.Option(help="Share of the called sites without which a round is not closed.", min=0, max=1)

@@ -51,10 +51,12 @@ def run_all(
     from fedkeel.network.flower_link import GridTransport, Link
 
     link = Link(place)
-    if not link.is_up(wait):
-        raise flower.NetworkError(
-            f"the server of {place.folder} does not answer on this machine; start it: fedkeel network server {network}."
-        )
+    if not link.is_up():
+        absent = f"the server of {place.folder} does not answer on this machine"
+        if wait > 0 and not options.quiet:  # it may be about to start, but nobody waits for minutes without a word
+            say(f"{absent}; waiting {wait:g} s for it (--wait).")
+        if not link.is_up(wait):
+            raise flower.NetworkError(f"{absent}; start it: fedkeel network server {network}.")
     clients, terms = len(place.public_keys()), Terms(wait, quorum)
     words = f"{clients} sites over Flower"
 

@@ -80,7 +80,7 @@ SITE = ("site", "network/sites/client-0", "--data")
         ((*SITE, "good.npz", "--model", "builtins:dict"), "must return a torch.nn.Module, got {}"),
         (("run", "e.toml", "--network", "nowhere"), "nowhere is not the folder of a server"),
         (("run", "e.toml", "--network", "network/sites/client-0"), "is not the folder of a server"),
-        (("run", "e.toml"), "the server of network/server does not answer on this machine; start it"),
+        (("run", "e.toml", "--wait", "0"), "the server of network/server does not answer on this machine; start it"),
         (("run", "e.toml", "--quorum", "2"), "invalid value for '--quorum': 2.0 is not in the range 0<=x<=1"),
         (("run", "e.toml", "--quorum", "nan"), "--quorum must be a finite number, got nan"),
         (("run", "e.toml", "--deadline", "0"), "invalid value for '--deadline'"),
@@ -129,6 +129,18 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert sentence in said
     assert not (folder / "new").exists()
     assert not (folder / "runs").exists()
+
+
+def test_nobody_waits_for_a_server_without_a_word(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedkeel", "network", "run", "e.toml", "--wait", "0.2"])
+    with pytest.raises(SystemExit) as ended:
+        main.run()
+    said = capsys.readouterr()
+    assert ended.value.code == 2
+    assert "does not answer on this machine; waiting 0.2 s for it (--wait)" in " ".join(said.out.split())
+    assert "start it: fedkeel network server" in said.err
 
 
 def test_init_makes_a_network_that_can_be_read(
