@@ -47,7 +47,7 @@ def main() -> None:
     trials = Collected.of(given.setting, given.records).trials("keel")
     if len(trials) < about.trials:
         raise SystemExit(f"{given.records} has {len(trials)} of Keel's {about.trials} trials in {given.setting}.")
-    chosen = best(trials).chosen
+    chosen = best(trials).choice
     found: dict[str, Any] = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
     mine = found.setdefault(given.setting, {"chosen": chosen, "late": {}})
     if mine["chosen"] != chosen:

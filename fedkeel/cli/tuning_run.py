@@ -65,7 +65,7 @@ def tune_file(
         print_json(
             [
                 {"algorithm": name, "accuracy": found[name].value, "trial": found[name].number}
-                | {"trials": len(outcome.records.trials(name)), "chosen": found[name].chosen}
+                | {"trials": len(outcome.records.trials(name)), "chosen": found[name].choice}
                 for name in order
             ]
         )
@@ -86,7 +86,7 @@ def tune_file(
 def _tuned(name: str, outcome: Outcome) -> list[str]:
     trials = outcome.records.trials(name)
     winner = best(trials)
-    return [name, f"{winner.value:.2%}", str(winner.number), f"{trials[0].value:.2%}", said(winner.chosen)]
+    return [name, f"{winner.value:.2%}", str(winner.number), f"{trials[0].value:.2%}", said(winner.choice)]
 
 
 def run_chosen(

@@ -151,7 +151,7 @@ def _row(
         sum(one.steps for one in finals) / done if done else math.nan,
         cls.gradients_a_step,
         winner.value,
-        winner.chosen,
+        winner.choice,
         winner.number,
         sum(one.has_diverged for one in trials),
     )

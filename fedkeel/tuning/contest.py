@@ -205,12 +205,16 @@ def _experiment(sections: dict[str, Any], seed: int, name: str) -> config.Experi
 
 
 def trial_experiment(contest: Contest, algorithm: str, values: dict[str, Value], number: int = 0) -> config.Experiment:
-    """A trial: the held-out samples stand in for the test set, of which the run has nothing."""
+    """A trial: the held-out samples stand in for the test set, of which the run has nothing.
+
+    It has an average over rounds, so that both models are measured (``Tried.choice``).
+    """
     table = placed(_table(contest, algorithm), values)
     table["data"] = table.get("data", {}) | {"validation": contest.validation, "evaluate_on": "validation"}
     table["training"] = table.get("training", {}) | {"rounds": contest.trial_rounds}
+    table["evaluation"] = {"average": "ema"} | table.get("evaluation", {})
     if contest.trial_every is not None:
-        table["evaluation"] = table.get("evaluation", {}) | {"every": contest.trial_every}
+        table["evaluation"] |= {"every": contest.trial_every}
     return _experiment(table, TUNING_SEED, f"{algorithm}--trial{number:02}")
 
 

@@ -50,14 +50,14 @@ def check_current(contest: Contest, record: Tried, trials: Sequence[Tried], wher
     ``trials`` are all of its algorithm: a run after tuning must have the values of the best.
     """
     space, _ = searched(contest, record.algorithm)
+    if record.space != plain(space):
+        raise _stale(record, "was tuned over another space", where)
     values = record.chosen
     if record.stage == "final":
         if len(trials) < contest.trials:
             raise _stale(record, "has not all trials beside it that its values were chosen from", where)
-        values = best(list(trials)).chosen
+        values = best(list(trials)).choice
     run = planned(contest, record.algorithm, record.stage, record.number, values)
-    if record.space != plain(space):
-        raise _stale(record, "was tuned over another space", where)
     if record.trials != contest.trials or (record.stage == "trial" and record.number >= contest.trials):
         raise _stale(record, f"is one of {record.trials} trials where {contest.trials} are asked for", where)
     if record.chosen != values:

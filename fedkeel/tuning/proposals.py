@@ -1,8 +1,9 @@
 """Which values to try next: a function of the trials so far, and of nothing else.
 
 Trial 0 is the algorithm as it is. The others are Optuna's (TPE), whose study is made anew from the records each time,
-with a sampler seeded by contest, algorithm and number: whatever is killed, the same trials follow, and there is no
-second store that could disagree with the records.
+with a sampler seeded by algorithm and number: whatever is killed, the same trials follow, and there is no second store
+that could disagree with the records. Until the sampler learns, its seed is the number alone and the common fields are
+drawn first, so that everybody tries the same η, decay and clipping: nobody has better luck than others with these.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def propose(contest: Contest, algorithm: str, earlier: Sequence[Tried]) -> dict[
 
 
 def seed_of(algorithm: str, number: int) -> int:
-    """Of the sampler, for one trial of one algorithm."""
-    text = f"{TUNING_SEED} {algorithm} {number}"
+    """Of the sampler, for one trial: everybody's at first, then the algorithm's own."""
+    text = f"{TUNING_SEED} {'' if number < STARTUP else algorithm} {number}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 

@@ -14,7 +14,7 @@ from fedkeel.errors import DataError, InputError
 from fedkeel.papers.records import Ended, Series
 from fedkeel.runs.recorded import FORMAT, RECORDS, read_record, write_record
 from fedkeel.runs.reported import Reported, reported
-from fedkeel.tuning.spaces import Value
+from fedkeel.tuning.spaces import AVERAGE, Value
 
 Stage = Literal["trial", "final"]
 
@@ -29,7 +29,7 @@ class Tried(Settings):
     number: int = Field(ge=0)
     """Of the trial, from 0, or the seed of a run after tuning."""
     chosen: dict[str, Value]
-    """The values that were tried, by field; False: left out."""
+    """The values that were tried, by field; False: left out. After tuning, the ``choice`` of the best trial."""
     space: dict[str, Any]
     """What they were chosen from."""
     trials: int = Field(ge=1)
@@ -46,8 +46,8 @@ class Tried(Settings):
     ended: Ended
     diverged: str | None = None
     series: dict[str, Series]
-    """``accuracy``, ``loss`` and, after tuning, ``bytes``: of the reported model; of others as ``accuracy:global``. A
-    trial's are those on held-out samples."""
+    """``accuracy``, ``loss`` and, after tuning, ``bytes``: of the reported model; of others as ``accuracy:global``, in
+    the algorithm's order. A trial's are those on held-out samples."""
     steps: int = Field(ge=0)
     bytes_up: int = Field(ge=0)
     bytes_down: int = Field(ge=0)
@@ -66,9 +66,17 @@ class Tried(Settings):
     @property
     def reported(self) -> Reported:
         """Accuracies of the last round and of the last tenth; 0 for a run that diverged, the worst that there is."""
+        return self._accuracies("accuracy")
+
+    @property
+    def _measured(self) -> list[str]:
+        """The series of the reported model, then of the others, of which the algorithm's own comes first."""
+        return [name for name in self.series if name.partition(":")[0] == "accuracy"]
+
+    def _accuracies(self, name: str) -> Reported:
         if self.has_diverged:
             return Reported(0.0, 0.0, 0.0)
-        rounds, values = self.series["accuracy"]
+        rounds, values = self.series[name]
         points = [(t, value) for t, value in zip(rounds, values, strict=True) if value is not None]
         if not points:
             raise InputError(
@@ -79,8 +87,32 @@ class Tried(Settings):
 
     @property
     def value(self) -> float:
-        """What tuning maximises: the mean accuracy of the last tenth of the rounds."""
-        return self.reported.late
+        """What tuning maximises: the mean accuracy of the last tenth of the rounds; of a trial's two models, the better."""
+        return self.reported.late if self.stage == "final" else max(self._of_trial)
+
+    @property
+    def choice(self) -> dict[str, Value]:
+        """The values of a run after tuning: those of this trial, and the average over rounds where it was the better.
+
+        Between equals the algorithm's own model.
+        """
+        if self.stage == "final":
+            return self.chosen
+        averaged, own = self._of_trial
+        return self.chosen | {AVERAGE: self.experiment["evaluation"]["average"] if averaged > own else False}
+
+    @property
+    def _of_trial(self) -> tuple[float, float]:
+        """Of the average over rounds, and of the model that the algorithm itself reports."""
+        if self.has_diverged:
+            return 0.0, 0.0
+        if len(self._measured) < 2:
+            raise DataError(
+                f"the record {self.name} of {self.contest} has not the two models that a trial measures, the average "
+                "over rounds and the algorithm's own; remove it to run it again."
+            )
+        averaged, own = (self._accuracies(name).late for name in self._measured[:2])
+        return averaged, own
 
 
 def name_of(algorithm: str, stage: Stage, number: int) -> str:

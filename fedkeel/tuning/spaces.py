@@ -19,6 +19,10 @@ DIGITS = 4
 """Significant digits of a value that is tried, so that a person can write it down."""
 Value = bool | int | float | str
 """False leaves the field out."""
+AVERAGE = "evaluation.average"
+"""Chosen without being searched: a run with an average over rounds evaluates the last model as well."""
+OF_AVERAGE = ("average", "average_decay", "average_from")
+"""The fields that go with it."""
 
 
 class Dimension(Settings):
@@ -124,7 +128,8 @@ def placed(table: Mapping[str, Any], values: Mapping[str, Value]) -> dict[str, A
     for name, value in values.items():
         section, _, field = name.partition(".")
         part = made.setdefault(section, {})
-        part.pop(field, None)
+        for old in OF_AVERAGE if name == AVERAGE and value is False else (field,):
+            part.pop(old, None)
         if value is not False:
             part[field] = value
     return made

@@ -137,7 +137,7 @@ class _Desk:
         for seed in self.contest.final_seeds:
             of_seed: tuple[str, Stage, int] = (algorithm, "final", seed)
             if of_seed not in self.found and of_seed not in self.at_work:
-                return planned(self.contest, algorithm, "final", seed, best(mine).chosen)
+                return planned(self.contest, algorithm, "final", seed, best(mine).choice)
         return None
 
     def _folder(self, run: Planned) -> Path:
@@ -197,7 +197,7 @@ class _Desk:
     def _write_best(self, algorithm: str) -> None:
         """The best values so far as an experiment that `fedkeel run` takes."""
         winner = best(Collected(self.found).trials(algorithm))
-        experiment = final_experiment(self.contest, algorithm, winner.chosen, 1)
+        experiment = final_experiment(self.contest, algorithm, winner.choice, 1)
         path = self.out / BEST / self.contest.name / f"{algorithm}.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         said = f"# Trial {winner.number} of {self.contest.trials}: {winner.value:.2%} on held-out samples.\n"

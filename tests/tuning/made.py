@@ -6,7 +6,7 @@ from fedkeel.papers.current import resolved
 from fedkeel.tuning.contest import Contest, searched
 from fedkeel.tuning.plan import planned
 from fedkeel.tuning.records import Stage, Tried
-from fedkeel.tuning.spaces import Value, plain
+from fedkeel.tuning.spaces import AVERAGE, Value, plain
 
 TINY = Contest(
     name="tiny",
@@ -35,16 +35,21 @@ def record(
     accuracy: float,
     values: dict[str, Value] | None = None,
     diverged: bool = False,
+    own: float | None = None,
 ) -> Tried:
-    """Of a run with the same accuracy after every round, and 1 MB a round."""
+    """Of a run with the same accuracy after every round, and 1 MB a round; ``own``: of a trial's model itself."""
     space, start = searched(contest, algorithm)
-    run = planned(contest, algorithm, stage, number, start if values is None else values)
+    after = {AVERAGE: False} if stage == "final" else {}  # of trials whose models are equally good
+    run = planned(contest, algorithm, stage, number, start | after if values is None else values)
     rounds = tuple(range(1, run.experiment.training.rounds + 1))
     series: dict[str, tuple[tuple[int, ...], tuple[float | None, ...]]] = {
         "accuracy": (rounds, (accuracy,) * len(rounds)),
         "loss": (rounds, (1.0,) * len(rounds)),
-        "bytes": (rounds, tuple(1e6 * t for t in rounds)),
     }
+    if stage == "trial":
+        series["accuracy:global"] = (rounds, (accuracy if own is None else own,) * len(rounds))
+    else:
+        series["bytes"] = (rounds, tuple(1e6 * t for t in rounds))
     return Tried(
         contest=contest.name,
         algorithm=algorithm,

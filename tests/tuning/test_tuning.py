@@ -23,8 +23,9 @@ from fedkeel.runs.recorded import RECORDS
 from fedkeel.runs.store import FILE
 from fedkeel.tuning import records as kept
 from fedkeel.tuning.contest import SECTIONS, Contest, contest_of, final_experiment, searched, trial_experiment, why_not
-from fedkeel.tuning.proposals import propose
+from fedkeel.tuning.proposals import STARTUP, propose
 from fedkeel.tuning.records import Collected, best
+from fedkeel.tuning.spaces import AVERAGE, spaces
 from fedkeel.tuning.work import work
 from tests.tuning.made import TINY, record
 
@@ -56,12 +57,12 @@ def test_everybody_has_the_same_budget_and_fresh_seeds(done: tuple[Path, Collect
         assert {one.experiment["seed"] for one in trials} == {0}
         assert [one.experiment["seed"] for one in finals] == [1, 2]
         assert {one.rounds for one in finals} == {TINY.rounds}
-        assert [one.chosen for one in finals] == [best(trials).chosen] * 2
+        assert [one.chosen for one in finals] == [best(trials).choice] * 2
         assert trials[0].chosen == searched(TINY, name)[1]
         assert trials[1].chosen != trials[0].chosen
     assert not list((out / RUNS).rglob(FILE)), "stores of finished runs are kept"
     (run,) = config.read(out / "best" / "tiny" / "fedavgm.toml")
-    assert run == final_experiment(TINY, "fedavgm", best(found.trials("fedavgm")).chosen, 1)
+    assert run == final_experiment(TINY, "fedavgm", best(found.trials("fedavgm")).choice, 1)
 
 
 def test_what_is_done_is_used_again(done: tuple[Path, Collected]) -> None:
@@ -131,6 +132,56 @@ def test_proposals_follow_from_the_records_alone() -> None:
         earlier.append(record(TINY, "fedprox", "trial", number, 0.1 * number, values))
     turned = [*earlier[:-1], record(TINY, "fedprox", "trial", 6, 0.0, earlier[-1].chosen)]
     assert propose(TINY, "fedprox", earlier) != propose(TINY, "fedprox", turned)
+
+
+def test_every_trial_measures_the_average_and_the_model_and_the_better_one_is_run(tmp_path: Path) -> None:
+    """FedDC offers two models of its own, of which it reports the first; a run with an average puts that before them."""
+    found = work(replace(TINY, trials=1), ["feddc"], tmp_path, 0).records
+    (trial,) = found.trials("feddc")
+    assert [name for name in trial.series if "accuracy" in name] == ["accuracy", "accuracy:global", "accuracy:selected"]
+    assert AVERAGE not in trial.chosen
+    assert trial.experiment["evaluation"]["average"] == "ema"
+    (_, averaged), (_, own) = trial.series["accuracy"], trial.series["accuracy:global"]
+    assert trial.value == max(averaged[-1] or 0, own[-1] or 0)
+    assert all(one.chosen[AVERAGE] == trial.choice[AVERAGE] for one in found.finals("feddc"))
+    assert all(
+        one.experiment["evaluation"]["average"] == (trial.choice[AVERAGE] or None) for one in found.finals("feddc")
+    )
+
+
+def test_the_better_of_two_models_is_chosen_and_the_model_itself_between_equals() -> None:
+    for averaged, own, wanted in ((0.6, 0.5, "ema"), (0.5, 0.6, False), (0.5, 0.5, False)):
+        trial = record(TINY, "fedavg", "trial", 0, averaged, own=own)
+        assert trial.choice == trial.chosen | {AVERAGE: wanted}
+        assert trial.value == max(averaged, own)
+        assert final_experiment(TINY, "fedavg", trial.choice, 1).evaluation.average == (wanted or None)
+    half = record(TINY, "fedavg", "trial", 0, 0.5)
+    del half.series["accuracy:global"]
+    with pytest.raises(DataError, match="has not the two models that a trial measures"):
+        half.value  # noqa: B018
+
+
+def test_an_own_average_is_tried_in_the_place_of_the_usual_one() -> None:
+    """Taken out, the fields that belong to it go, too: alone they would be refused."""
+    (one,) = config.expand({"evaluation": {"average": "swa", "average_from": 3}, "training": {"rounds": 7}}, [])
+    about = contest_of([one], "own", 4, None, 0.1)
+    assert trial_experiment(about, "fedavg", {}).evaluation.average == "swa"
+    assert final_experiment(about, "fedavg", {AVERAGE: "swa"}, 1).evaluation == one.evaluation
+    assert final_experiment(about, "fedavg", {AVERAGE: False}, 1).evaluation.average is None
+
+
+def test_everybody_tries_the_same_common_values_first() -> None:
+    """Fields of their own follow the common ones, so that these are drawn alike; from trial 5 on everybody learns."""
+    common = spaces().common
+    earlier = {name: [record(TINY, name, "trial", 0, 0.5)] for name in ("fedavg", "fedavgm", "gradma")}
+    for number in range(1, STARTUP):
+        tried = {name: propose(TINY, name, mine) for name, mine in earlier.items()}
+        values = [{field: one[field] for field in common} for one in tried.values()]
+        assert values == [values[0]] * 3
+        for name, mine in earlier.items():
+            mine.append(record(TINY, name, "trial", number, 0.5 + 0.01 * number, tried[name]))
+    later = [propose(TINY, name, mine) for name, mine in earlier.items()]
+    assert len({one["training.lr"] for one in later}) == 3
 
 
 def test_a_trial_that_diverges_is_the_worst_and_no_error(tmp_path: Path) -> None:
