@@ -87,7 +87,7 @@ class Tried(Settings):
 
     @property
     def value(self) -> float:
-        """What tuning maximises: the mean accuracy of the last tenth of the rounds; of a trial's two models, the better."""
+        """What tuning maximises: the mean accuracy of the last tenth of the rounds; of a trial, the better model's."""
         return self.reported.late if self.stage == "final" else max(self._of_trial)
 
     @property

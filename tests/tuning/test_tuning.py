@@ -135,7 +135,7 @@ def test_proposals_follow_from_the_records_alone() -> None:
 
 
 def test_every_trial_measures_the_average_and_the_model_and_the_better_one_is_run(tmp_path: Path) -> None:
-    """FedDC offers two models of its own, of which it reports the first; a run with an average puts that before them."""
+    """FedDC offers two models of its own, of which it reports the first; an average is put before them."""
     found = work(replace(TINY, trials=1), ["feddc"], tmp_path, 0).records
     (trial,) = found.trials("feddc")
     assert [name for name in trial.series if "accuracy" in name] == ["accuracy", "accuracy:global", "accuracy:selected"]
