@@ -62,14 +62,25 @@ class Setting(Settings):
         return self
 
 
+class _File(Settings):
+    settings: dict[str, Setting]
+    begins: dict[str, dict[str, Value]] = {}
+
+
+@cache
+def _shipped() -> _File:
+    return checked("leaderboard.toml", _File, tomllib.loads(FILE.read_text(encoding="utf-8")))
+
+
+def begins() -> dict[str, dict[str, Value]]:
+    """The parameters of trial 0 where they are not the defaults, by algorithm."""
+    return _shipped().begins
+
+
 @cache
 def settings() -> dict[str, Setting]:
     """What is shipped, by name."""
-
-    class _File(Settings):
-        settings: dict[str, Setting]
-
-    found = checked("leaderboard.toml", _File, tomllib.loads(FILE.read_text(encoding="utf-8"))).settings
+    found = _shipped().settings
     for name, one in found.items():
         if isinstance(one.entrants, Entrants) and (one.entrants.of == name or one.entrants.of not in found):
             raise unknown(f"setting for the entrants of {name}", one.entrants.of, list(found))
@@ -84,7 +95,7 @@ class Contest:
     sections: dict[str, Any]
     """Of the experiment; nothing of an algorithm, a seed or a length."""
     own: dict[str, dict[str, Any]]
-    """Parameters that a file gives algorithms, by name; empty for the leaderboard."""
+    """Parameters that a file gives algorithms, by name."""
     validation: float
     trials: int
     trial_rounds: int
@@ -122,7 +133,7 @@ def contest(name: str) -> Contest:
     return Contest(
         name,
         sections,
-        own={},
+        own={algorithm: dict(values) for algorithm, values in begins().items()},
         validation=one.validation,
         trials=one.trials,
         trial_rounds=one.trial_rounds,

@@ -8,7 +8,16 @@ import pytest
 
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.errors import InputError
-from fedkeel.tuning.contest import contest, entrants, searched, settings, trial_experiment, why_not
+from fedkeel.tuning.contest import (
+    begins,
+    contest,
+    entrants,
+    final_experiment,
+    searched,
+    settings,
+    trial_experiment,
+    why_not,
+)
 from fedkeel.tuning.spaces import Dimension, Value, placed, space_of, spaces, without_space
 from tests.tuning.made import TINY
 
@@ -107,3 +116,19 @@ def test_entrants_are_the_best_of_another_setting_and_the_papers_methods() -> No
     assert entrants("mnist", None) == list(ALGORITHMS)
     with pytest.raises(InputError, match="run that first"):
         entrants("lenet", None)
+
+
+def test_who_does_not_begin_at_the_defaults_is_tuned_over_these_fields_all_the_same() -> None:
+    """A field that is not searched would be fixed for good; Keel begins at GradMA-S's defaults."""
+    for name, values in begins().items():
+        assert values.keys() <= spaces().algorithms[name].keys()
+    _, start = searched(contest("fashion-mnist"), "keel")
+    _, other = searched(contest("fashion-mnist"), "gradma_s")
+    assert start == other
+    assert final_experiment(
+        contest("fashion-mnist"), "keel", start | {"algorithm.beta1": 0.7}, 1
+    ).algorithm_params() == {
+        "beta1": 0.7,
+        "beta2": 0.5,
+        "eta_g": 1.0,
+    }
