@@ -35,7 +35,8 @@ FAMILIES = (
 class Notes:
     """What people write about an algorithm: its text, and the comments before it.
 
-    ``<!-- family: … -->`` names one of ``FAMILIES``, each ``<!-- set: … -->`` a setting of the page's command.
+    ``<!-- family: … -->`` names one of ``FAMILIES``, each ``<!-- set: … -->`` a setting of the page's command. In the
+    text, ``<!-- made: … -->`` is a table that records decide (``own_method.made``).
     """
 
     family: str

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from docs.pages import own_method
 from docs.pages.data import EXAMPLE, FAMILIES, RELATED, RESULTS, family, notes, settings, table_of, toml, traces
 from docs.pages.measure import Amount, Measured, total
 from fedkeel.algorithms.contract import Algorithm
@@ -37,7 +38,7 @@ def page(name: str, measured: list[Measured]) -> str:
         f"## The algorithm\n\n{_box(algorithm)}",
         _parameters(algorithm),
         _modes(algorithm),
-        notes(name).text,
+        re.sub(r"<!-- made: (.*) -->", lambda found: own_method.made(found[1]), notes(name).text),
         _traffic(measured),
         _laws(algorithm),
         _published(algorithm),

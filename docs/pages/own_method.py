@@ -1,0 +1,85 @@
+"""The tables on Keel's page that records decide: beside the best others in every setting, and without its parts."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from benchmarks.own_method.ablation import FILE, WHOLE, of_the_whole
+from benchmarks.own_method.ablation import table as ablation_table
+from docs.pages.data import RESULTS
+from docs.pages.leaderboard import RECORDS
+from fedkeel.papers.markdown import table
+from fedkeel.tuning.board import Board, Row, percent
+from fedkeel.tuning.contest import contest
+from fedkeel.tuning.records import Collected
+from fedkeel.tuning.results import boards
+from fedkeel.tuning.statistics import Interval, paired
+
+OWN = "keel"
+PARENTS = ("gradma_s", "fedacg")
+"""What it is made of, shown whatever their place."""
+OTHERS = 3
+"""The best so many beside it."""
+HEAD = ("", "last 10 %", "Keel's lead", "p", "rounds to", "MB to", "gradients a step")
+
+
+def made(name: str) -> str:
+    """What stands in the place of ``<!-- made: name -->`` in the notes."""
+    return {"comparison": comparison, "ablation": ablation}[name]()
+
+
+def comparison(folder: Path = RECORDS) -> str:
+    """A table for each setting that Keel is through with."""
+    found = [board for board in boards([], [folder]) if any(row.algorithm == OWN for row in board.ranked)]
+    if not found:
+        return "It is not on the leaderboard yet."
+    return "\n\n".join(_compared(board, Collected.of(board.contest.name, folder)) for board in found)
+
+
+def _compared(board: Board, records: Collected) -> str:
+    others = [row.algorithm for row in board.ranked if row.algorithm != OWN]
+    shown = {OWN, *others[:OTHERS], *PARENTS}
+    late = {name: [one.reported.late for one in records.finals(name)] for name in [*others, OWN]}
+    places = {row.algorithm: place for place, row in enumerate(board.ranked, start=1)}
+    rows = [_cells(row, late) for row in board.ranked if row.algorithm in shown]
+    about = board.contest
+    title = (
+        f"**{about.title}**, {about.rounds} rounds, to {about.target:.0%}: Keel is number {places[OWN]} of "
+        f"{len(board.ranked)}."
+    )
+    return f"{title}\n\n{table(HEAD, rows)}"
+
+
+def _cells(row: Row, late: dict[str, list[float]]) -> list[str]:
+    mine, theirs = late[OWN], late[row.algorithm]
+    own = row.algorithm == OWN
+    lead = Interval.of([a - b for a, b in zip(mine, theirs, strict=True)])
+    p = paired(theirs, mine).t
+    return [
+        f"**{row.title}**" if own else row.title,
+        percent(row.late) if not row.diverged else f"{row.diverged} of {row.seeds} diverged",
+        "–" if own else percent(lead),
+        "–" if own or math.isnan(p) else ("< 0.001" if p < 0.001 else f"{p:.3f}"),
+        f"{row.rounds_to:.0f}" if not math.isnan(row.rounds_to) else f"{row.reached} of {row.seeds} seeds",
+        f"{row.bytes_to / 1e6:,.0f}" if not math.isnan(row.bytes_to) else "–",
+        f"{row.gradients:.2g}",
+    ]
+
+
+def ablation(file: Path = RESULTS / FILE.name, folder: Path = RECORDS) -> str:
+    """A table for each setting that it was done in, which must be of the runs that the leaderboard has."""
+    found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if not found:
+        return "It has not been taken apart yet."
+    parts = []
+    for setting, measured in found.items():
+        about, late = contest(setting), measured["late"]
+        if (measured["chosen"], late[WHOLE]) != of_the_whole(about, Collected.of(setting, folder)):
+            raise SystemExit(
+                f"{file.name} has {setting} with other values of Keel than the leaderboard: run it again (python -m "
+                f"benchmarks.own_method.ablation {setting})."
+            )
+        parts.append(f"{about.title}:\n\n{ablation_table({part: list(runs.values()) for part, runs in late.items()})}")
+    return "\n\n".join(parts)
