@@ -93,6 +93,20 @@ def test_it_comes_to_rest_on_quadratics() -> None:
     assert path(run(cohorts=tuple([(0, 1)] * 300), rho=-1.0), 300)[-1] == pytest.approx(-1.0, abs=1e-6)
 
 
+@pytest.mark.parametrize("beta1", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize(("near", "far"), [(2.0, 6.0), (2.0, 20.0), (3.0, 3.0)])
+def test_with_the_projection_it_rests_where_no_client_gains_without_anothers_loss(
+    near: float, far: float, beta1: float
+) -> None:
+    """In one dimension these are the points between the minima, of which only their ends have a direction that both
+    clients agree with: it comes from 0, enters, and stays, short of the mean. One minimum for both is found."""
+    clients, cohorts = [(1.0, near), (1.0, far)], [[0, 1]] * 300
+    algorithm = make_algorithm("keel", beta1=beta1, beta2=0.6, eta_g=1.0)
+    walked = path(simulation(algorithm, clients, cohorts=cohorts, lr=0.1, steps=1), 300)
+    assert walked[-1] == pytest.approx(walked[-2], abs=1e-9)
+    assert near - 1e-9 <= walked[-1] < (near + far) / 2 + 1e-9
+
+
 def test_the_search_was_for_this_method() -> None:
     """The candidate with look-ahead and projection, which was searched with, is Keel to the last bit."""
     params = {"beta1": 0.7, "beta2": 0.6, "eta_g": 1.3}
