@@ -121,8 +121,8 @@ def _luck(board: Board) -> str:
     gap = 100 * abs(late["fedavg"] - late["fedbn"])
     return (
         f"**How much of this is luck in tuning:** without normalisation layers FedBN is FedAvg, yet the two are "
-        f"{gap:.1f} points apart, because {board.contest.trials} trials found better values for one of them. The tests "
-        "know of seeds only, not of this: take no difference of that size between two methods for granted."
+        f"{gap:.1f} points apart, because {board.contest.trials} trials found other values for each. That is one "
+        "draw of this luck; methods with more parameters of their own have more of it. The tests know of seeds only."
     )
 
 

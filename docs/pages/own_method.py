@@ -58,7 +58,7 @@ def _cells(row: Row, late: dict[str, list[float]]) -> list[str]:
     lead = Interval.of([a - b for a, b in zip(mine, theirs, strict=True)])
     p = paired(theirs, mine).t
     return [
-        f"**{row.title}**" if own else row.title,
+        row.title,
         percent(row.late) if not row.diverged else f"{row.diverged} of {row.seeds} diverged",
         "–" if own else percent(lead),
         "–" if own or math.isnan(p) else ("< 0.001" if p < 0.001 else f"{p:.3f}"),
