@@ -54,14 +54,14 @@ def _compared(board: Board, records: Collected) -> str:
 
 def _cells(row: Row, late: dict[str, list[float]]) -> list[str]:
     mine, theirs = late[OWN], late[row.algorithm]
-    own = row.algorithm == OWN
+    alone = row.algorithm == OWN or row.diverged
     lead = Interval.of([a - b for a, b in zip(mine, theirs, strict=True)])
     p = paired(theirs, mine).t
     return [
         row.title,
         percent(row.late) if not row.diverged else f"{row.diverged} of {row.seeds} diverged",
-        "–" if own else percent(lead),
-        "–" if own or math.isnan(p) else ("< 0.001" if p < 0.001 else f"{p:.3f}"),
+        "–" if alone else percent(lead),
+        "–" if alone or math.isnan(p) else ("< 0.001" if p < 0.001 else f"{p:.3f}"),
         f"{row.rounds_to:.0f}" if not math.isnan(row.rounds_to) else f"{row.reached} of {row.seeds} seeds",
         f"{row.bytes_to / 1e6:,.0f}" if not math.isnan(row.bytes_to) else "–",
         f"{row.gradients:.2g}",

@@ -30,14 +30,14 @@ def test_keel_stands_beside_the_three_best_and_what_it_is_made_of(tmp_path: Path
         "gradma_s": [0.50] * 5,
     }
     for name, values in accuracies.items():
-        for one in through(ABOUT, name, values):
+        for one in through(ABOUT, name, values, diverged=(2,) if name == "gradma_s" else ()):
             kept.write(tmp_path, one)
     text = comparison(tmp_path)
     assert "Keel is number 2 of 7." in text
     assert "| FedDC | 84.00 ± 0.00 | 1.00 ± 0.00 | < 0.001 | 1 | 1 | 1 |" in text
     assert "| SCAFFOLD | 83.80 ± 0.56 | 1.20 ± 0.56 | 0.004 | 1 | 1 | 1 |" in text
     assert "| FedACG | 60.00 ± 0.00 | 25.00 ± 0.00 | < 0.001 | 0 of 5 seeds | – | 1 |" in text
-    assert "GradMA-S" in text
+    assert "| GradMA-S | 1 of 5 diverged | – | – |" in text
     assert "FedProx" not in text
     assert comparison(tmp_path / "nowhere") == "It is not on the leaderboard yet."
 
