@@ -47,15 +47,15 @@ def main() -> None:
     about, records = contest(given.setting), Collected.of(given.setting, given.records)
     chosen, whole = of_the_whole(about, records)
     found: dict[str, Any] = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
-    if found.get(given.setting, {}).get("chosen") != chosen:
-        found[given.setting] = {"chosen": chosen, "late": {}}  # of other values, which nobody shows any more
-    late = found[given.setting]["late"]
-    late[WHOLE] = whole
+    mine = found.setdefault(given.setting, {"chosen": chosen, "late": {WHOLE: whole}})
+    if (mine["chosen"], mine["late"][WHOLE]) != (chosen, whole):
+        raise SystemExit(f"{given.out} has other runs of Keel in {given.setting}; remove that entry to run it again.")
+    late = mine["late"]
     for part, change in PARTS.items():
-        mine = late.setdefault(part, {})
+        runs = late.setdefault(part, {})
         for seed in about.final_seeds:
-            if str(seed) not in mine:
-                mine[str(seed)] = round(accuracy(final_experiment(about, "keel", chosen | change, seed)), 6)
+            if str(seed) not in runs:
+                runs[str(seed)] = round(accuracy(final_experiment(about, "keel", chosen | change, seed)), 6)
                 write_atomically(given.out, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     print(table({part: list(values.values()) for part, values in late.items()}))
 

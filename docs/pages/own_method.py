@@ -78,8 +78,8 @@ def ablation(file: Path = RESULTS / FILE.name, folder: Path = RECORDS) -> str:
         about, late = contest(setting), measured["late"]
         if (measured["chosen"], late[WHOLE]) != of_the_whole(about, Collected.of(setting, folder)):
             raise SystemExit(
-                f"{file.name} has {setting} with other values of Keel than the leaderboard: run it again (python -m "
-                f"benchmarks.own_method.ablation {setting})."
+                f"{file.name} has {setting} with other values of Keel than the leaderboard: remove that entry and "
+                f"run it again (python -m benchmarks.own_method.ablation {setting})."
             )
         parts.append(f"{about.title}:\n\n{ablation_table({part: list(runs.values()) for part, runs in late.items()})}")
     return "\n\n".join(parts)

@@ -49,10 +49,12 @@ def check_current(contest: Contest, record: Tried, trials: Sequence[Tried], wher
 
     ``trials`` are all of its algorithm: a run after tuning must have the values of the best.
     """
-    space, _ = searched(contest, record.algorithm)
+    space, start = searched(contest, record.algorithm)
     if record.space != plain(space):
         raise _stale(record, "was tuned over another space", where)
     values = record.chosen
+    if (record.stage, record.number) == ("trial", 0) and values != start:
+        raise _stale(record, "does not have the values that tuning begins with", where)
     if record.stage == "final":
         if len(trials) < contest.trials:
             raise _stale(record, "has not all trials beside it that its values were chosen from", where)

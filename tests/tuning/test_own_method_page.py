@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.own_method.ablation import PARTS, WHOLE, of_the_whole
+from docs.pages.data import NOTES, RESULTS
 from docs.pages.own_method import ablation, comparison
 from fedkeel.tuning import records as kept
 from fedkeel.tuning.contest import contest
@@ -54,7 +55,33 @@ def test_an_ablation_of_other_runs_is_not_shown(tmp_path: Path) -> None:
     run_otherwise = {"chosen": chosen, "late": late | {WHOLE: {}}}
     for other in (tuned_otherwise, run_otherwise):
         file.write_text(json.dumps({ABOUT.name: other}))
-        with pytest.raises(SystemExit, match="run it again"):
+        with pytest.raises(SystemExit, match="remove that entry and run it again"):
             ablation(file, tmp_path)
     with pytest.raises(SystemExit, match="Keel is not through"):
         ablation(file, tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("variant", "row"),
+    [
+        ("Keel", "| Keel | 87.1 |"),
+        ("Keel + soft cone", "| with a cone that gives way, more so for clients that were long away | 87.2 |"),
+        ("Keel + falling steps", "| with step sizes that fall within the round, as FedSWA's | 87.1 |"),
+        ("Keel + trust", "| with β1 scaled by how well momentum and cohort agree, (1 + cos)/2 | 86.7 |"),
+        ("Keel, 30 groups", "(number modulo 30); 10 groups | 87.2;"),
+        ("Keel, 10 groups", "; 86.5 |"),
+    ],
+)
+def test_the_later_candidates_were_typed_right(variant: str, row: str) -> None:
+    lines = (RESULTS / "own_method.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [one for one in map(json.loads, lines) if one["variant"] == variant and one.get("judged") and one["trials"]]
+    assert [f"{100 * one['mean']:.1f}" in row for one in found] == [True]
+    assert row in (NOTES / "keel.md").read_text(encoding="utf-8")
+
+
+def test_the_remembered_directions_were_typed_right() -> None:
+    lines = (RESULTS / "own_method.jsonl").read_text(encoding="utf-8").splitlines()
+    means = {json.dumps(one["parts"]): one["mean"] for one in map(json.loads, lines) if "parts" in one}
+    order = ({"projection": False}, {"groups": 3}, {"groups": 10}, {"groups": 30}, {"groups": 0})
+    row = " | ".join(f"{100 * means[json.dumps(parts)]:.1f}" for parts in order)
+    assert f"| held-out samples | {row} |" in (NOTES / "keel.md").read_text(encoding="utf-8")

@@ -22,7 +22,17 @@ from fedkeel.papers.work import RUNS
 from fedkeel.runs.recorded import RECORDS
 from fedkeel.runs.store import FILE
 from fedkeel.tuning import records as kept
-from fedkeel.tuning.contest import SECTIONS, Contest, contest_of, final_experiment, searched, trial_experiment, why_not
+from fedkeel.tuning.contest import (
+    SECTIONS,
+    Contest,
+    contest,
+    contest_of,
+    final_experiment,
+    searched,
+    trial_experiment,
+    why_not,
+)
+from fedkeel.tuning.plan import check_current
 from fedkeel.tuning.proposals import STARTUP, propose
 from fedkeel.tuning.records import Collected, best
 from fedkeel.tuning.spaces import AVERAGE, spaces
@@ -206,6 +216,17 @@ def test_records_of_another_contest_are_refused(done: tuple[Path, Collected]) ->
     for complaint, other in cases.items():
         with pytest.raises(InputError, match=complaint):
             work(other, ["fedavg"], out, 0)
+
+
+def test_a_tuning_that_began_elsewhere_is_refused() -> None:
+    """Keel's defaults lie in its space, but a first trial at them would be of a budget that nobody else has."""
+    about = contest("fashion-mnist")
+    _, start = searched(about, "keel")
+    began = record(about, "keel", "trial", 0, 0.5)
+    assert check_current(about, began, [began], Path()).chosen == start
+    other = record(about, "keel", "trial", 0, 0.5, start | {"algorithm.beta1": 0.8, "algorithm.beta2": 0.6})
+    with pytest.raises(InputError, match="the values that tuning begins with"):
+        check_current(about, other, [other], Path())
 
 
 def test_a_failure_stops_one_algorithm_and_says_why(tmp_path: Path) -> None:
