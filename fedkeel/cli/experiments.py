@@ -16,7 +16,7 @@ import typer
 from fedkeel import api, changes, config, sweeps
 from fedkeel.cli import output
 from fedkeel.cli.main import complain, print_json, without_nan
-from fedkeel.cli.screen import Clock, Life, headline, identity, say, show_table
+from fedkeel.cli.screen import Clock, Life, a_few, headline, identity, say, show_table
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import DivergedError, FedkeelError, InputError
 from fedkeel.runs.connection import FILE
@@ -136,10 +136,9 @@ def check_resumable(experiments: list[config.Experiment], out: Path) -> None:
         return
     there = sorted(folder.name for folder in out.iterdir() if (folder / FILE).is_file())
     if there:
-        shown = ", ".join(there[:5]) + (f" and {len(there) - 5} more" if len(there) > 5 else "")
         raise InputError(
-            f"there is nothing to resume: {out} holds no run {' or '.join(labels[:3])}, but {shown}; give the settings "
-            "or the name of that run, or start a new one without --resume."
+            f"there is nothing to resume: {out} holds no run {' or '.join(labels[:3])}, but {a_few(there, 5)}; give "
+            "the settings or the name of that run, or start a new one without --resume."
         )
 
 

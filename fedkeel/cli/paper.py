@@ -43,13 +43,15 @@ def run_exhibits(
     address: Annotated[
         str | None, typer.Option(help="On the machines of a Ray cluster: its host:port, or auto; all must see --out.")
     ] = None,
+    published: Annotated[bool, typer.Option("--published", help="Take published records for finished, too.")] = False,
     data_dir: DataDir = None,
     quiet: Quiet = False,
 ) -> None:
     """Run a table or figure, or go on with it: what is finished is used again."""
     from fedkeel.cli.paper_run import Choice, run_chosen
 
-    run_chosen(Choice(names, only or [], algorithms, scale, seeds, quiet), out, RESULTS, workers, data_dir, address)
+    choice = Choice(names, only or [], algorithms, scale, seeds, quiet, published)
+    run_chosen(choice, out, RESULTS, workers, data_dir, address)
 
 
 @app.command(name="publish")

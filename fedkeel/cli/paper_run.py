@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fedkeel.cli import output
 from fedkeel.cli.main import complain, print_json
-from fedkeel.cli.screen import console, duration, fitted, say, show_table, wrapped
+from fedkeel.cli.screen import a_few, console, duration, fitted, say, show_table, wrapped
 from fedkeel.errors import unknown
 from fedkeel.papers.api import plan_of
 from fedkeel.papers.format import BestOf, Exhibit, Measure, Scale, exhibits, papers
@@ -97,6 +97,8 @@ class Choice:
     scale: str
     seeds: int | None
     quiet: bool
+    published: bool = False
+    """Whether published records count as finished."""
 
     def plan(self) -> Plan:
         """The cells and runs."""
@@ -117,7 +119,8 @@ def run_chosen(
     show = Board(whole, Clock.of(Records.of(out, results)), choice.quiet)
     with StopRequest() as stop, show:
         try:
-            outcome = work(whole.runs, out, workers, data_dir, show.hear, stop, address)
+            finished = results if choice.published else None
+            outcome = work(whole.runs, out, workers, data_dir, show.hear, stop, address, finished)
         except OSError as error:
             if not output.is_lost(error):
                 raise
@@ -272,8 +275,7 @@ class Board:
             if why:
                 reasons.setdefault(why, []).append(f"{cell.part} {cell.line.method}")
         for why, cells in reasons.items():
-            named = ", ".join(cells[:4]) + (f" and {len(cells) - 4} more" if len(cells) > 4 else "")
-            say(f"{named}:")
+            say(f"{a_few(cells)}:")
             say(wrapped(why))
 
 

@@ -60,6 +60,11 @@ def plain(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
+def a_few(names: Sequence[str], most: int = 4) -> str:
+    """The first of many names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def headline(parts: Sequence[str]) -> None:
     """What runs, on one line or, where that is too narrow, on several that break between the parts."""
     lines: list[str] = []

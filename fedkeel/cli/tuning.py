@@ -54,13 +54,17 @@ def run_setting(
     seeds: Annotated[int | None, typer.Option(help="Runs of each after tuning.", min=1)] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The working folder.", callback=usable)] = LEADERBOARD,
     workers: Workers = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Take algorithms that are published for finished, too.")
+    ] = False,
     data_dir: DataDir = None,
     quiet: Quiet = False,
 ) -> None:
     """Tune and run a setting, or go on with it: what is finished is used again."""
     from fedkeel.cli.tuning_run import Way, run_chosen
 
-    run_chosen(setting, algorithms, (trials, rounds, seeds), Way(out, workers, data_dir, quiet), RESULTS)
+    way = Way(out, workers, data_dir, quiet, RESULTS if published else None)
+    run_chosen(setting, algorithms, (trials, rounds, seeds), way, RESULTS)
 
 
 @app.command(name="show")

@@ -18,7 +18,7 @@ from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.cli import output
 from fedkeel.cli.main import complain, print_json
 from fedkeel.cli.paper_run import Row, grid
-from fedkeel.cli.screen import console, duration, fitted, say, show_table, wrapped
+from fedkeel.cli.screen import a_few, console, duration, fitted, say, show_table, wrapped
 from fedkeel.errors import InputError, unknown
 from fedkeel.runs.interrupt import StopRequest
 from fedkeel.theme import save_chart
@@ -42,6 +42,8 @@ class Way:
     workers: int | None
     data_dir: Path | None
     quiet: bool
+    finished: Path | None = None
+    """A folder of published records that count as done."""
 
 
 def tune_file(
@@ -115,7 +117,7 @@ def conduct(about: Contest, algorithms: Sequence[str], way: Way) -> Outcome:
     show = Watching(about, [name for name in algorithms if not why_not(about, name)], way.quiet)
     with StopRequest() as stop, show:
         try:
-            outcome = work(about, algorithms, way.out, way.workers, way.data_dir, show.hear, stop)
+            outcome = work(about, algorithms, way.out, way.workers, way.data_dir, show.hear, stop, way.finished)
         except OSError as error:
             if not output.is_lost(error):
                 raise
@@ -131,8 +133,11 @@ def finish(outcome: Outcome, quiet: bool) -> None:
     if not quiet:
         for name, why in outcome.not_run.items():
             say(f"{name} was not run: {why}", soft_wrap=True)
+    reasons: dict[str, list[str]] = {}
     for name, why in outcome.failures.items():
-        complain(f"{name} did not come to its end: {why}")
+        reasons.setdefault(why, []).append(name)
+    for why, names in reasons.items():
+        complain(f"{a_few(names)} did not come to an end: {why}")
     if outcome.failures:
         raise typer.Exit(1)
 

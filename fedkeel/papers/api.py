@@ -68,6 +68,7 @@ def run(
     hear: Hear = lambda news: None,
     stop: Callable[[], bool] = lambda: False,
     address: str | None = None,
+    published: str | Path | None = None,
 ) -> Outcome:
     """Run a table or figure (``"feddc.table1"``) or all of a paper (``"feddc"``), or go on with it.
 
@@ -75,13 +76,15 @@ def run(
     these methods; ``seeds`` is how many. Records lie in ``out``; those that are there already are used again, and a run
     that was interrupted goes on. ``workers`` runs go on at once in processes of their own (0: one after the other in
     this one). ``hear(news)`` is told of every run, ``stop()`` asked now and then whether to end. With the ``address``
-    of a Ray cluster (``host:port``, or ``auto``) runs go on on its machines, all of which must see ``out``.
+    of a Ray cluster (``host:port``, or ``auto``) runs go on on its machines, all of which must see ``out``. Records in
+    the folder ``published`` count as done, too.
     """
     whole = plan_of(names, scale, only, algorithms, seeds)
     folder = None if data_dir is None else arguments.path("data_dir", data_dir)
     count = None if workers is None else arguments.whole("workers", workers, 0)
     address = None if address is None else arguments.text("address", address)
-    return work(whole.runs, arguments.path("out", out), count, folder, hear, stop, address)
+    finished = None if published is None else arguments.path("published", published)
+    return work(whole.runs, arguments.path("out", out), count, folder, hear, stop, address, finished)
 
 
 def records_in(folder: str | Path | None = None) -> Records:

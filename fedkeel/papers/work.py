@@ -73,15 +73,18 @@ def work(
     hear: Hear = lambda news: None,
     stop: Callable[[], bool] = lambda: False,
     address: str | None = None,
+    published: Path | None = None,
 ) -> Outcome:
     """Get runs done in a working folder; ``workers`` processes (default: one per core, 0: in this one).
+
+    Records of the folder ``published`` count as done, too; they stay where they are.
 
     With the ``address`` of a Ray cluster they are processes on its machines, by default one for each processor.
     """
     listed = list(runs)
     if address is not None:  # other machines know nothing of this process's folder
         out, data_dir = out.resolve(), None if data_dir is None else data_dir.resolve()
-    found = Records.of(out)
+    found = Records.of(out, *([] if published is None else [published]))
     check_records(listed, found)
     before = {_id(run): record for run in listed if (record := _record_of(run, found)) is not None}
     office = _Office(listed, before, out, data_dir, hear)

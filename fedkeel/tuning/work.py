@@ -70,12 +70,16 @@ def work(
     data_dir: Path | None = None,
     hear: Hear = lambda news: None,
     stop: Callable[[], bool] = lambda: False,
+    published: Path | None = None,
 ) -> Outcome:
-    """Tune algorithms with the same budget, and run the best of each with fresh seeds; goes on with what is there."""
+    """Tune algorithms with the same budget, and run the best of each with fresh seeds; goes on with what is there.
+
+    Of an algorithm that the working folder has nothing of, records in the folder ``published`` count as done.
+    """
     not_run = {name: why for name in algorithms if (why := why_not(contest, name))}
     taking_part = [name for name in algorithms if name not in not_run]
     desk = _Desk(contest, taking_part, out, data_dir, hear)
-    desk.use_what_is_there()
+    desk.use_what_is_there(Collected.of(contest.name, out, *([] if published is None else [published])))
     wanted = cores() if workers is None else workers
     stopped = get_done(desk, out / LOGS, wanted if wanted == 0 else min(wanted, max(1, len(taking_part))), stop)
     return Outcome(Collected(desk.found), not_run, desk.failures, stopped or desk.stopped)
@@ -96,10 +100,9 @@ class _Desk:
     stopped: bool = False
     commit: str | None = None
 
-    def use_what_is_there(self) -> None:
+    def use_what_is_there(self, there: Collected) -> None:
         """Take over the records of earlier calls, each of which must be one of this contest as it is now."""
         self.commit = commit()
-        there = Collected.of(self.contest.name, self.out)
         for algorithm in self.algorithms:
             trials = there.trials(algorithm)
             for record in trials + there.finals(algorithm):
@@ -206,5 +209,5 @@ class _Desk:
     def failed(self, run: Planned, why: str) -> None:
         """An algorithm goes no further; the others do."""
         self.at_work.discard((run.algorithm, run.stage, run.number))
-        self.failures[run.algorithm] = f"{run.name}: {why}"
+        self.failures[run.algorithm] = why
         self.hear(News(run, "failed", why=why))

@@ -92,6 +92,20 @@ def test_runs_of_one_key_are_one_run_and_records_are_used_again(paper: Paper, tm
     assert told(runs, tmp_path) == [("kept", "small--fedavg--seed0"), ("done", "twin--fedavg--seed0")]
 
 
+def test_what_is_published_is_used_again_only_where_asked_for(paper: Paper, tmp_path: Path) -> None:
+    runs = [planned(paper, "small", "fedavg", seed=seed) for seed in (0, 1)]
+    work(runs[:1], tmp_path / "theirs", workers=0)
+    heard: list[tuple[str, int]] = []
+    published = tmp_path / "theirs" / "records"
+    outcome = work(
+        runs, tmp_path / "mine", workers=0, hear=lambda n: heard.append((n.kind, n.run.seed)), published=published
+    )
+    assert [one for one in heard if one[0] in ("kept", "done")] == [("kept", 0), ("done", 1)]
+    assert len(outcome.records) == 2
+    assert [one.seed for one in Records.of(tmp_path / "mine")] == [1], "published records stay where they are"
+    assert told(runs[:1], tmp_path / "mine") == [("done", "small--fedavg--seed0")]
+
+
 def outcome_of(run: Planned, out: Path) -> Record:
     found = Records.of(out).get(run.paper, run.setting, run.method, run.seed, run.scale)
     assert found is not None

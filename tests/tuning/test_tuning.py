@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 
 from fedkeel import build, config
+from fedkeel.cli.tuning_run import finish
 from fedkeel.data import Dataset, Split, load
 from fedkeel.errors import DataError, InputError
 from fedkeel.papers.work import RUNS
@@ -81,6 +83,26 @@ def test_what_is_done_is_used_again(done: tuple[Path, Collected]) -> None:
     again = work(TINY, ["fedavg", "fedavgm"], out, 0, hear=lambda news: heard.append(news.kind))
     assert set(heard) == {"kept"}
     assert numbers(again.records) == numbers(found)
+
+
+def test_what_is_published_is_used_again_only_where_asked_for(done: tuple[Path, Collected], tmp_path: Path) -> None:
+    """FedAvg is published; FedAvgM is not, and is computed. Without asking, a published algorithm is computed anew."""
+    _, found = done
+    published = tmp_path / "published"
+    for one in [*found.trials("fedavg"), *found.finals("fedavg")]:
+        kept.write(published, one)
+    heard: list[tuple[str, str]] = []
+    both = ["fedavg", "fedavgm"]
+    again = work(
+        TINY, both, tmp_path / "out", 0, hear=lambda n: heard.append((n.run.algorithm, n.kind)), published=published
+    )
+    assert {kind for name, kind in heard if name == "fedavg"} == {"kept"}
+    assert "done" in {kind for name, kind in heard if name == "fedavgm"}
+    assert numbers(again.records) == numbers(found)
+    assert not list((tmp_path / "out" / RECORDS).rglob("fedavg--*")), "published records stay where they are"
+    heard.clear()
+    work(TINY, ["fedavg"], tmp_path / "new", 0, hear=lambda n: heard.append((n.run.algorithm, n.kind)))
+    assert "kept" not in {kind for _, kind in heard}
 
 
 def garbled(name: str, *rest: Any, **params: Any) -> Dataset:
@@ -229,12 +251,17 @@ def test_a_tuning_that_began_elsewhere_is_refused() -> None:
         check_current(about, other, [other], Path())
 
 
-def test_a_failure_stops_one_algorithm_and_says_why(tmp_path: Path) -> None:
-    """CIFAR-100 is not there: each fails with its own sentence, and nothing is recorded."""
+def test_a_failure_stops_one_algorithm_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """CIFAR-100 is not there: everybody fails, which is told in one sentence, and nothing is recorded."""
     nowhere = replace(TINY, sections=TINY.sections | {"data": {"name": "cifar100", "samples": 10}})
     outcome = work(nowhere, ["fedavg", "fedprox"], tmp_path, 0, data_dir=tmp_path)
     assert outcome.failures.keys() == {"fedavg", "fedprox"}
     assert not (tmp_path / RECORDS).exists()
+    with pytest.raises(typer.Exit):
+        finish(outcome, quiet=True)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("fedkeel: fedavg, fedprox did not come to an end: cifar100 is not there")
+    assert said.count("cifar100 is not there") == 1
 
 
 def test_no_section_that_results_depend_on_is_left_out_of_a_trial() -> None:
