@@ -19,10 +19,10 @@ EXAMPLE: dict[str, Any] = {
     "data": {"name": "mnist5k"},
     "partition": {"rule": "dirichlet", "clients": 50, "alpha": 0.3},
     "model": {"name": "2nn"},
-    "algorithm": {"name": "feddc", "alpha": 0.1},
+    "algorithm": {"name": "scaffold", "eta_g": 1.0},
     "training": {"rounds": 20, "participation": 0.2, "epochs": 5, "batch_size": 20, "lr": 0.1, "clip": 10.0},
 }
-"""What the template sets: the embedded data, and half a minute of training."""
+"""What the template sets: the embedded data, and half a minute of training. No run of ``examples`` has its name."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,16 @@ def test_faults_are_told(tmp_path: Path) -> None:
     assert "faults: 12 × clipped, 12 × straggler" in said.stdout
 
 
+def test_a_sweep_that_cannot_end_does_not_begin(tmp_path: Path) -> None:
+    """The second of two runs is there already: the first is not run, which could have taken hours."""
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    assert fedkeel("run", "e.toml", "--set", "seed=1", "--set", "training.rounds=1", cwd=tmp_path).returncode == 0
+    sweep = fedkeel("run", "e.toml", "--set", "sweep={seed=[0, 1]}", cwd=tmp_path)
+    assert sweep.returncode == 2
+    assert "runs/fedavg-mnist5k-seed1 already holds a run; continue it with --resume" in sweep.stderr
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["fedavg-mnist5k-seed1"]
+
+
 def test_run_resume_and_read(tmp_path: Path) -> None:
     (tmp_path / "e.toml").write_text(EXPERIMENT)
     first = fedkeel("run", "e.toml", "--json", cwd=tmp_path)

@@ -100,6 +100,8 @@ def planned_runs(path: Path, settings: list[str], options: Options) -> list[conf
     if options.resume:
         runs = [under_its_earlier_name(run, options.out) for run in runs]
         check_resumable([run.experiment for run in runs], options.out)
+    else:
+        check_new([run.experiment for run in runs], options.out)
     return runs
 
 
@@ -127,6 +129,18 @@ def _is_of(folder: Path, experiment: config.Experiment) -> bool:
 def _rounds_to_go(experiment: config.Experiment, options: Options) -> int:
     done = rounds_done(options.out / experiment.label) if options.resume else 0
     return max(0, experiment.training.rounds - done)
+
+
+def check_new(experiments: list[config.Experiment], out: Path) -> None:
+    """Refuse a sweep of which some runs are there already, before it has spent time on the others."""
+    taken = [str(out / experiment.label) for experiment in experiments if holds_run(out / experiment.label)]
+    if taken:
+        several = f"{len(taken)} of {len(experiments)} runs are there already ({a_few(taken)}); continue them"
+        one = f"{taken[0]} already holds a run; continue it"
+        raise InputError(
+            f"{one if len(taken) == 1 else several} with --resume, or choose another directory with --out, or another "
+            "name with --set name=NAME."
+        )
 
 
 def check_resumable(experiments: list[config.Experiment], out: Path) -> None:

@@ -19,7 +19,7 @@ from fedkeel.errors import InputError, invalid
 from fedkeel.papers.fleet import sail
 from fedkeel.papers.worker import SweepJob
 from fedkeel.runs.interrupt import StopRequest
-from fedkeel.runs.store import holds_run, rounds_done
+from fedkeel.runs.store import rounds_done
 
 
 @dataclass
@@ -144,12 +144,6 @@ def run_spread(path: Path, settings: list[str], options: Options, address: str |
         raise InputError("--track cannot go with --spread: trackers write from one process.")
     options = replace(options, out=options.out.resolve())
     runs = [_one_core(run) for run in planned_runs(path, settings, options)]
-    for run in runs:
-        directory = options.out / run.experiment.label
-        if holds_run(directory) and not options.resume:
-            raise InputError(
-                f"{directory} already holds a run; continue it with --resume, or choose another directory with --out."
-            )
     desk = Desk(runs, options)
     with StopRequest() as stop:
         with desk:
