@@ -6,6 +6,7 @@ import glob
 import re
 import shlex
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,11 @@ def test_every_line_works_from_the_top_down(tmp_path: Path, monkeypatch: pytest.
     for words in shell_lines():
         if any(words[: len(name.split())] == name.split() for name in NOT_TYPED):
             parse(words)
+            if "--sites" in words:
+                settings = [value for option, value in pairwise(words) if option == "--set"]
+                (run,) = config.plan(Path("experiment.toml"), settings, False)
+                assert run.experiment.partition.clients == int(words[words.index("--sites") + 1])
+                assert not (Path("runs") / run.experiment.label).exists()
             continue
         given = [word.replace("rounds=30", "rounds=3") for part in words for word in sorted(glob.glob(part)) or [part]]
         result = CliRunner().invoke(app, given)
