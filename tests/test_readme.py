@@ -6,6 +6,7 @@ import glob
 import re
 import shlex
 import shutil
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -94,5 +95,5 @@ def test_no_two_examples_share_a_folder() -> None:
     """Whoever runs all of them, after ``fedkeel init``, is never told that a run is there already."""
     files = sorted((ROOT / "examples").glob("*.toml"))
     labels = [run.experiment.label for file in files for run in config.plan(file, [], False)]
-    (own,) = config.expand(config.tomllib.loads(template()), [])
+    (own,) = config.expand(tomllib.loads(template()), [])
     assert len({*labels, own.label}) == len(labels) + 1
