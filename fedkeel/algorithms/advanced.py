@@ -32,7 +32,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from fedkeel.algorithms.state import State
@@ -154,16 +153,10 @@ class AdvancedServices:
 
     def full_loss(self, at: Tensor) -> Tensor:
         """F_i at parameters [K, d], over all of each client's samples, in evaluation mode [K]."""
-        return self.over_all_samples(at)[1]
-
-    def over_all_samples(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients [K, d] and losses [K] at parameters [K, d], over all of each client's samples."""
-        gradient, loss = torch.zeros_like(at), at.new_zeros(len(at))
+        loss = at.new_zeros(len(at))
         for batch in self.full_batches():
-            g, value, _ = self.task.gradient(at, self.b, batch, train=False)
-            gradient += g
-            loss += value
-        return gradient, loss
+            loss += self.task.losses(at, self.b, batch)
+        return loss
 
 
 def only_at(correction: Correction, when: Tensor) -> Correction:

@@ -275,7 +275,10 @@ class Local(AdvancedServices):
 
     def full_gradient(self, at: Tensor) -> Tensor:
         """∇F_i at parameters [K, d], over all of each client's samples, in evaluation mode [K, d]."""
-        return self.over_all_samples(at)[0]
+        gradient = torch.zeros_like(at)
+        for batch in self.full_batches():
+            gradient += self.task.gradient(at, self.b, batch, train=False)[0]
+        return gradient
 
 
 Answer = tuple[Message, State, Trained]

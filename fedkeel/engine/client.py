@@ -308,7 +308,7 @@ def local_of(work: Work, i: int) -> Local:
     return work.local(
         slice(i, i + 1),
         batches(work.schedule.batches(t, client, n, int(work.steps[i])), Purpose.AUGMENTATION),
-        lambda: full_batches(data),
+        lambda: full_batches(data, work.task.samples_of_a_pass),
         lambda: batches(work.schedule.pseudo_batches(t, client, n), Purpose.PSEUDO_DATA),
         lambda: _class_counts(work, data),
     )

@@ -272,7 +272,7 @@ def as_images(pixels: Tensor) -> Tensor:
     return pixels.as_strided((n, channels, height, width), (height * width * channels, 1, width * channels, channels))
 
 
-def full_batches(data: ClientData, batch_size: int = 2048) -> list[Batch]:
+def full_batches(data: ClientData, batch_size: int) -> list[Batch]:
     """All of a client's samples once; the weights make the sum over batches the mean over samples."""
     x, y = aligned(data.x), data.y
     share = x.new_full(

@@ -163,6 +163,9 @@ Seeds = Callable[[int], int]
 
 SAMPLES_AT_ONCE = 1250
 IMAGES_AT_ONCE = 500
+SAMPLES_OF_A_PASS = 2048
+IMAGES_OF_A_PASS = 128
+"""With more of them, what convolutions give does not stay in the cache until the way back (docs/benchmarks.md)."""
 """How many samples are evaluated at a time; what convolutions make of an image is large, and should stay in cache."""
 
 
@@ -387,6 +390,24 @@ class Task:
         parts = self.sheets(len(x))
         marks = zip(parts, self.seeds_of(parts, seeds), strict=True)
         return self.score(w, [self.mark(w, b, x[part], y[part], seed) for part, seed in marks])
+
+    @property
+    def samples_of_a_pass(self) -> int:
+        """How many samples of a pass over all of them are computed at once."""
+        return IMAGES_OF_A_PASS if self.convolutional and self.device.type == "cpu" else SAMPLES_OF_A_PASS
+
+    @torch.no_grad()
+    def losses(self, y: Tensor, b: Tensor, batch: Batch) -> Tensor:
+        """The plain losses [K] of K clients on a batch each, at parameters y [K, d], in evaluation mode.
+
+        They are those that ``gradient`` gives with ``train = False``, up to rounding, at a third of its price.
+        """
+        found = []
+        for i in range(len(y)):
+            one = batch.of(i)
+            value = self.mean_loss(self.outputs(y[i], b[i], one.x), one)
+            found.append(value + 0.5 * self._l2_share(one) * y[i].square().sum() if self.loss.l2 else value)
+        return _stack(found)
 
     @torch.no_grad()
     def answers(self, w: Tensor, b: Tensor, x: Tensor, seeds: Seeds | None = None) -> Tensor:

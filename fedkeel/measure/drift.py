@@ -224,7 +224,7 @@ def gradients(residents: Residents, seen: Seen, clients: Iterable[int]) -> Itera
         key = None if task.draws_nothing else torch_seed(seed, Purpose.MEASURE, state.t, client)
         total = torch.zeros_like(w)
         with keyed_if(key, task.device, [] if key is None else task.generators):
-            for batch in full_batches(residents.samples.data_of(client)):
+            for batch in full_batches(residents.samples.data_of(client), task.samples_of_a_pass):
                 total += task.gradient(w, b, batch, train=False)[0]
         yield client, total[0].to(CPU)
 

@@ -25,7 +25,7 @@ def test_whole_passes_do_not_depend_on_who_comes_before(width: int, dtype: torch
     for before in range(1, 17):
         others = (rng.normal(size=(before, width)).astype(np.float32), np.arange(before) % 3)
         samples = Samples(from_clients([others, own], test=own, classes=3), dtype)
-        (batch,) = full_batches(samples.data_of(1))
+        (batch,) = full_batches(samples.data_of(1), 2048)
         found.add((batch.x[0] @ weights).numpy().tobytes())
     assert len(found) == 1
 

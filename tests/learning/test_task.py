@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from fedkeel.errors import InputError, ModelError
-from fedkeel.learning.losses import squared_hinge
+from fedkeel.learning import models
+from fedkeel.learning.losses import Loss, cross_entropy, squared_hinge
 from fedkeel.learning.task import Batch, Task
 
 
@@ -74,6 +75,31 @@ def test_full_gradient_in_parts_carries_the_penalty_once() -> None:
         task.gradient(w, task.b0[None], Batch(x[:, s], y[:, s], weight[:, s]))[0] for s in (slice(2), slice(2, 4))
     ]
     assert torch.allclose(whole, halves[0] + halves[1], atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "shape", "classes"),
+    [
+        ("svm", squared_hinge(0.1), (1, 28, 28), 2),
+        ("2nn", cross_entropy, (1, 28, 28), 10),
+        ("mlp_gradma", cross_entropy, (1, 28, 28), 10),
+        ("lenet5", cross_entropy, (1, 28, 28), 10),
+        ("cnn_moon", cross_entropy, (3, 32, 32), 10),
+    ],
+)
+def test_losses_are_those_that_come_with_gradients(
+    model: str, loss: Loss, shape: tuple[int, ...], classes: int
+) -> None:
+    """Two clients whose shares of a pass do not add up to 1, one of them with a sample of weight 0, as padding has."""
+    torch.manual_seed(0)
+    task = Task(models.build(model, shape, classes), loss, torch.float64)
+    y = task.w0 + 0.1 * torch.randn(2, task.d, dtype=torch.float64)
+    b = task.b0.expand(2, -1)
+    x, targets = torch.randn(2, 5, *shape, dtype=torch.float64), torch.randint(classes, (2, 5))
+    weight = torch.tensor([[0.2, 0.1, 0.1, 0.1, 0.2], [0.25, 0.25, 0.1, 0.1, 0.0]], dtype=torch.float64)
+    for batch in (Batch(x, targets, weight), Batch(x, targets)):
+        expected = task.gradient(y, b, batch, train=False)[1]
+        assert torch.allclose(task.losses(y, b, batch), expected, rtol=1e-12, atol=0)
 
 
 def test_frozen_parameters_stay_out_of_the_vector() -> None:
