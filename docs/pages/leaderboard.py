@@ -95,7 +95,7 @@ def _section(board: Board) -> str:
     if board.rows:
         parts += [said] if (said := support(board)) else []
         parts.append(table(HEAD, cells(board)))
-        parts += [said] if (said := _luck(board)) else []
+        parts += [said for said in (_luck(board), _diverged(board)) if said]
     elif not board.unfinished:
         parts.append("Not run yet.")
     for name, why in board.unfinished.items():
@@ -123,6 +123,20 @@ def _luck(board: Board) -> str:
         f"**How much of this is luck in tuning:** without normalisation layers FedBN is FedAvg, yet the two are "
         f"{gap:.1f} points apart, because {board.contest.trials} trials found other values for each. That is one "
         "draw of this luck; methods with more parameters of their own have more of it. The tests know of seeds only."
+    )
+
+
+def _diverged(board: Board) -> str:
+    """Why values that were chosen by trials can fail in the runs after them."""
+    about = board.contest
+    broken = [row.title for row in board.rows if row.diverged]
+    if not broken or about.trial_rounds >= about.rounds:
+        return ""
+    return (
+        f"**Diverged:** {', '.join(broken)}. Their values held for the {about.trial_rounds} rounds of a trial, and not "
+        f"for {about.rounds} rounds of every fresh seed; whoever runs them for long should clip or take smaller steps. "
+        "A diverged seed counts as 0, so such a row's place says that it is not safe at these values, not how accurate "
+        "it is."
     )
 
 

@@ -33,6 +33,8 @@ class Row:
     """Mean over the last 10 % of the rounds, by which rows are ordered."""
     diverged: int
     """Seeds that ended without a usable model; each counts as accuracy 0."""
+    survivors: float
+    """Mean over the last 10 % of the rounds, of the other seeds alone; NaN if there are none."""
     seeds: int
     reached: int
     """Seeds that reached the target."""
@@ -141,6 +143,7 @@ def _row(
         Interval.of([one.reported.last for one in finals]),
         Interval.of([one.reported.late for one in finals]),
         sum(one.has_diverged for one in finals),
+        fmean(sound) if (sound := [one.reported.late for one in finals if not one.has_diverged]) else math.nan,
         len(finals),
         len(arrivals),
         fmean(round for round, _ in arrivals) if all_arrived else math.nan,
@@ -219,7 +222,8 @@ def cells(board: Board) -> list[list[str]]:
     made, place = [], 0
     for row in board.rows:
         place += not row.is_yardstick
-        late = percent(row.late) if not row.diverged else f"{row.diverged} of {row.seeds} diverged"
+        others = "" if math.isnan(row.survivors) else f", else {100 * row.survivors:.2f}"
+        late = percent(row.late) if not row.diverged else f"{row.diverged} of {row.seeds} diverged{others}"
         last = percent(row.last) if not row.diverged else "–"
         lacking = f"{row.reached} of {row.seeds} reached" if row.reached else "–"
         made.append(

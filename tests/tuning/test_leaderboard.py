@@ -95,7 +95,7 @@ def test_a_run_that_diverges_counts_as_nothing_and_is_told() -> None:
     found = board(TINY, of(through(TINY, "fedavg", [0.6, 0.6]), through(TINY, "fedprox", [0.9, 0.9], diverged=(2,))))
     assert [row.algorithm for row in found.rows] == ["fedavg", "fedprox"]
     assert found.rows[1].late.mean == pytest.approx(0.45)
-    assert cells(found)[1][2] == "1 of 2 diverged"
+    assert cells(found)[1][2] == "1 of 2 diverged, else 90.00"
 
 
 def test_ranks_need_five_seeds_and_are_drawn(three: tuple[Board, Collected]) -> None:
@@ -161,11 +161,17 @@ def test_the_page_with_records_has_every_algorithm_and_the_command_of_its_budget
         kept.write(tmp_path, one)
     kept.write(tmp_path, record(about, "fedprox", "trial", 0, 0.5))
     text = pages.page(tmp_path)
+    assert "**Diverged:**" not in text
+    for one in through(about, "scaffold", [0.79] * 5, diverged=(3,)):
+        kept.write(tmp_path, one)
+    text = pages.page(tmp_path)
+    assert "| 3 | SCAFFOLD | 1 of 5 diverged, else 79.00 |" in text
+    assert "**Diverged:** SCAFFOLD. Their values held for the 2 rounds of a trial" in text
     assert "| 1 | FedDC | 81.00 ± 0.00 |" in text
     assert "Not through: fedprox, 1 of 2 trials and 0 of 5 runs are done." in text
     assert "fedkeel leaderboard run fashion-mnist --algorithms feddc --trials 2 --rounds 5\n" in text
     assert "Mean ranks over 5 paired runs of fashion-mnist" in text
-    assert f"Not run yet: {ALGORITHMS['scaffold'].title}" in text
+    assert f"Not run yet: {ALGORITHMS['feddyn'].title}" in text
 
 
 def test_settings_of_a_few_do_not_cut_the_ranking_down_to_them(tmp_path: Path) -> None:
