@@ -107,7 +107,7 @@ def _section(board: Board) -> str:
         parts.append(f"Not run yet: {', '.join(ALGORITHMS[name].title for name in board.absent)}.")
     if board.commits:
         parts.append(f"Computed by {', '.join(commit[:12] for commit in board.commits)}.")
-    example = board.rows[0].algorithm if board.rows else "feddc"
+    example = board.ranked[0].algorithm if board.ranked else "feddc"
     command = f"fedkeel leaderboard run {about.name} --algorithms {example}{_budget(board)}"
     parts.append(f"One row again:\n\n```sh\n{command}\n```")
     return "\n\n".join(parts)
