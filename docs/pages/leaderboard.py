@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from docs.pages.data import ROOT
+from docs.pages.pictures import drawn
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.papers.format import papers
 from fedkeel.papers.markdown import table
-from fedkeel.theme import save_chart
 from fedkeel.tuning.board import HEAD, Board, cells, support
 from fedkeel.tuning.contest import Entrants, settings
 from fedkeel.tuning.pictures import difference_chart
@@ -38,12 +38,12 @@ def page(folder: Path = RECORDS) -> str:
 
 
 def draw_picture(folder: Path = RECORDS) -> Path | None:
-    """The picture that the page shows, drawn anew; gone if it shows none."""
+    """The picture that the page shows, drawn if it has changed; gone if it shows none."""
     ranks = ranking_of(boards([], [folder]), [folder])
     if ranks is None:
         PICTURE.unlink(missing_ok=True)
         return None
-    return save_chart(difference_chart(ranks), PICTURE)
+    return drawn(difference_chart(ranks), PICTURE)
 
 
 def _state(found: list[Board]) -> str:

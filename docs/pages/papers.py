@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.pages.data import ROOT
+from docs.pages.pictures import drawn
 from fedkeel import config
 from fedkeel.papers.cells import WORTH, runs
 from fedkeel.papers.checks import CLAIM_KINDS
@@ -18,7 +19,6 @@ from fedkeel.papers.plan import said as needed
 from fedkeel.papers.records import Record, Records
 from fedkeel.papers.rules import KINDS
 from fedkeel.papers.verdicts import ExhibitVerdict, Judged, total, verdict
-from fedkeel.theme import save_chart
 
 FOLDER = ROOT / "docs" / "papers"
 PICTURES = FOLDER / "pictures"
@@ -37,17 +37,17 @@ def pages(records: Records | None = None) -> dict[Path, str]:
 
 
 def draw_pictures(records: Records | None = None) -> list[Path]:
-    """The figures that pages show, drawn anew; what no page shows any more goes."""
+    """The figures that pages show, drawn where they have changed; what no page shows any more goes."""
     known = Records.of(RECORDS) if records is None else records
-    drawn = []
+    shown = []
     for paper in papers().values():
         for exhibit in paper.exhibits.values():
             if has_picture(paper, exhibit, known):
-                drawn.append(save_chart(draw(paper, exhibit, known), picture(exhibit)))
+                shown.append(drawn(draw(paper, exhibit, known), picture(exhibit)))
     for path in PICTURES.glob("*.png"):
-        if path not in drawn:
+        if path not in shown:
             path.unlink()
-    return drawn
+    return shown
 
 
 def has_picture(paper: Paper, exhibit: Exhibit, records: Records) -> bool:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from fedkeel.papers.format import BestOf, Measure
 from fedkeel.papers.records import Record, Series
 from fedkeel.runs.history import WINDOW
 
+SWING_OVER = 10
+"""Evaluations over which a curve's swing is measured."""
 ROUNDING = 1e-12
 """What a mean of equal values may be off."""
 
@@ -31,6 +34,8 @@ class Number:
     smoothed: float | None = None
     """Of rounds to a target: the same for the running mean over five evaluations; None where that never gets there."""
     note: str = ""
+    swing: float = 0.0
+    """Of a value that is read in a single round: how much the curve swings there, as a standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class Summary:
     smoothed: float | None
     """Mean of the smoothed numbers of rounds; None unless every seed has one."""
     notes: tuple[str, ...] = ()
+    swing: float = 0.0
+    """Of the seeds' curves, where a single round is read: the root of the mean square."""
 
     def __str__(self) -> str:
         if self.beyond and math.isinf(self.value):
@@ -166,7 +173,7 @@ def _at(record: Record, measure: Measure, budget: int, ended: str) -> Number | U
     if wanted > budget:  # a smaller scale: its last round has to stand for one that it does not have
         last = number(record, measure.model_copy(update={"kind": "final", "round": None}), budget)
         note = f"in round {budget}, the last of this scale, for round {wanted}"
-        return Number(last.value, last.beyond, note=note) if isinstance(last, Number) else last
+        return replace(last, note=note) if isinstance(last, Number) else last
     if record.rounds >= wanted:
         return _after(record, measure, wanted, exactly=True)
     return _diverged(measure, ended) if ended else Unanswered(f"the run has {record.rounds} rounds")
@@ -180,7 +187,18 @@ def _after(record: Record, measure: Measure, wanted: int, exactly: bool = False)
     round, value = there[-1]
     if value is None or not math.isfinite(value):
         return _diverged(measure, f"{measure.metric} not finite in round {round}")
-    return Number(measure.printed_scale * value, note="" if round == wanted else f"in round {round}, evaluated last")
+    note = "" if round == wanted else f"in round {round}, evaluated last"
+    lately = [value for _, value in finite(record.series[measure.metric], round)][-SWING_OVER:]
+    return Number(measure.printed_scale * value, note=note, swing=measure.printed_scale * swing(lately))
+
+
+def swing(values: Sequence[float]) -> float:
+    """How far values of a curve scatter about it, from their differences: a steady rise hardly counts.
+
+    Two draws of one deviation s differ by s√2, so s² is half the mean square of the differences.
+    """
+    squares = [(after - before) ** 2 for before, after in pairwise(values)]
+    return math.sqrt(statistics.fmean(squares) / 2) if squares else 0.0
 
 
 def _diverged(measure: Measure, note: str) -> Number:
@@ -215,6 +233,7 @@ def summary(numbers: Mapping[int, Number], lower: bool) -> Summary:
         failed=len(failed),
         smoothed=statistics.fmean(smoothed) if len(smoothed) == n else None,
         notes=notes,
+        swing=math.sqrt(statistics.fmean(one.swing**2 for one in numbers.values())),
     )
 
 

@@ -138,11 +138,15 @@ class Column:
         return math.sqrt(squares / freedom) if freedom else 0.0
 
     def spread(self, ours: Summary) -> float:
-        """The seeds' spread of a cell: its own from three seeds on, else the larger of its own and the column's."""
+        """The seeds' spread of a cell: its own from three seeds on.
+
+        With fewer, the largest of its own, the column's, and the swing of its curve where a single round is read.
+        """
         own = ours.sd or 0.0
         if ours.n - ours.failed >= FEW or math.isinf(ours.value):
             return own
-        return max(own, self._margins.of(self._pooled, ours.value) if self._margins.relative else self._pooled)
+        column = self._margins.of(self._pooled, ours.value) if self._margins.relative else self._pooled
+        return max(own, column, ours.swing)
 
     def floor(self, value: float) -> float:
         """The tolerance that any two programs get: at most half of what the printed column shows, within limits."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel.papers.format import Measure
-from fedkeel.papers.measures import Number, Unanswered, first_round, number, shown, summary
+from fedkeel.papers.measures import Number, Unanswered, first_round, number, shown, summary, swing
 from tests.papers.made import record
 
 CURVE = (0.1, 0.5, 0.9, 0.8, 0.7)
@@ -29,6 +29,32 @@ def test_a_whole_run_gives_every_kind_of_number_in_percent() -> None:
     assert value(number(run, FINAL, 5)) == pytest.approx(70)
     assert value(number(run, Measure(kind="at", round=2), 5)) == pytest.approx(50)
     assert number(run, rounds_to(0.5), 5) == Number(2.0, smoothed=5.0)  # (0.1 + 0.5 + 0.9 + 0.8 + 0.7)/5 = 0.6
+
+
+def test_a_curve_that_swings_is_told_from_one_that_rises() -> None:
+    """0.5, 0.7, 0.5, 0.7: differences of 0.2, whose mean square is 0.04; half of it is 0.02, its root 0.1414 = 0.2/√2.
+
+    0.5, 0.51, … 0.53 rises by 0.01: 0.01/√2, a twentieth of that. A best value is not read in one round alone.
+    """
+    swinging, rising = record(accuracy=(0.5, 0.7, 0.5, 0.7)), record(accuracy=(0.5, 0.51, 0.52, 0.53))
+    for run, expected in ((swinging, 20 / math.sqrt(2)), (rising, 1 / math.sqrt(2))):
+        for measure in (FINAL, Measure(kind="at", round=4), Measure(kind="at", round=9)):
+            found = number(run, measure, 4)
+            assert isinstance(found, Number)
+            assert found.swing == pytest.approx(expected)
+    best = number(swinging, BEST, 4)
+    assert isinstance(best, Number)
+    assert best.swing == 0
+    two = summary({0: Number(50.0, swing=3.0), 1: Number(51.0, swing=4.0)}, lower=False)
+    assert two.swing == pytest.approx(math.sqrt(12.5))  # (9 + 16)/2
+    assert swing([0.3]) == swing([]) == 0
+
+
+def test_only_the_last_ten_evaluations_swing() -> None:
+    """An early storm does not matter: eleven values, of which the first is far off."""
+    found = number(record(accuracy=(0.0, *[0.9] * 10)), FINAL, 11)
+    assert isinstance(found, Number)
+    assert found.swing == 0
 
 
 def test_losses_are_good_when_small_and_scaled_as_printed() -> None:
@@ -69,7 +95,8 @@ def test_a_diverged_run_keeps_what_it_had_and_never_gets_further() -> None:
 
 def test_a_run_that_diverges_after_the_rounds_that_count_is_like_any_other() -> None:
     run = record(accuracy=CURVE, ended="diverged")
-    assert number(run, FINAL, 4) == Number(80.0)
+    assert number(run, FINAL, 4) == number(record(accuracy=CURVE[:4]), FINAL, 4)
+    assert value(number(run, FINAL, 4)) == 80.0
 
 
 def test_a_last_value_that_is_not_finite_is_not_replaced_by_the_one_before() -> None:
@@ -84,12 +111,15 @@ def test_what_was_not_measured_is_not_made_up() -> None:
     )
     sparse = record(accuracy=CURVE).model_copy(update={"series": {"accuracy": ((2, 4), (0.5, 0.8))}})
     assert number(sparse, Measure(kind="at", round=3), 5) == Unanswered("round 3 was not evaluated")
-    assert number(sparse, FINAL, 5) == Number(80.0, note="in round 4, evaluated last")
+    last = number(sparse, FINAL, 5)
+    assert isinstance(last, Number)
+    assert (last.value, last.note) == (80.0, "in round 4, evaluated last")
 
 
 def test_a_round_that_a_smaller_scale_does_not_have_is_its_last_and_says_so() -> None:
     found = number(record(accuracy=CURVE), Measure(kind="at", round=500), 5)
-    assert found == Number(70.0, note="in round 5, the last of this scale, for round 500")
+    assert isinstance(found, Number)
+    assert (found.value, found.note) == (70.0, "in round 5, the last of this scale, for round 500")
 
 
 def test_another_methods_best_is_the_target_of_the_same_seed() -> None:

@@ -1,15 +1,20 @@
 """The pages about the papers are made from what they printed and from records, whether there are any or not."""
 
 import math
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from docs.pages import papers as pages
+from docs.pages import pictures
 from fedkeel.errors import DataError
 from fedkeel.papers.current import resolved
+from fedkeel.papers.figures import draw
 from fedkeel.papers.format import Measure, papers
+from fedkeel.papers.measures import SWING_OVER
 from fedkeel.papers.plan import planned
 from fedkeel.papers.records import Record, Records
 from fedkeel.papers.rules import margins
@@ -112,6 +117,27 @@ def test_pictures_are_drawn_for_what_is_on_record_and_old_ones_go(
     assert tmp_path / "feddc-figure3.png" in drawn
 
 
+def test_a_picture_is_drawn_again_only_if_it_shows_something_else(tmp_path: Path) -> None:
+    """Its time of change tells; the field that makes it known does not make it unreadable."""
+    path = tmp_path / "toy.png"
+    paper = papers()["fedpmvr"]
+
+    def chart(records: Records) -> Any:
+        return draw(paper, paper.exhibits["figure1"], records)
+
+    pictures.drawn(chart(of()), path)
+    os.utime(path, ns=(1, 1))
+    pictures.drawn(chart(of()), path)
+    assert path.stat().st_mtime_ns == 1
+    pictures.drawn(chart(of()).properties(title="another"), path)
+    assert path.stat().st_mtime_ns != 1
+    kinds = [kind for kind, _ in pictures._parts(path.read_bytes())]
+    assert kinds[:2] == [b"IHDR", b"tEXt"]
+    assert kinds[-1] == b"IEND"
+    changed = path.read_bytes().replace(pictures.FIELD, b"another picture")
+    assert pictures.drawing_of(changed) is None
+
+
 def test_a_record_of_another_configuration_is_refused() -> None:
     stale = run_of("feddc", "mnist-d2-15", "feddc", 62).model_copy(update={"key": "0" * 64})
     with pytest.raises(DataError, match=r"mnist-d2-15--feddc--seed0 of feddc in results is not one of feddc.toml"):
@@ -133,6 +159,7 @@ def test_the_rules_in_words_have_the_numbers_of_the_rules_in_code() -> None:
     for said in (
         f"{accuracy.most:g} points of accuracy, {percent(loss.most)} of a loss and {percent(rounds.most)} of a number",
         f"down to {accuracy.least:g} points, {percent(loss.least)} and {percent(rounds.least)}",
+        f"its last {SWING_OVER} evaluations",
         f"more than {accuracy.cap:g} points, {percent(loss.cap)} of a loss or {percent(rounds.cap)} of the rounds",
     ):
         assert said in text, said

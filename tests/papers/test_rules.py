@@ -1,6 +1,7 @@
 """The rules by which a printed number counts as reproduced, each on numbers that can be followed by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from fedkeel.papers.rules import Column, Entry, Point, Verdict, ahead, kendall
 
 ROUNDS = Measure(kind="rounds_to", target=0.98)
 ACCURACY = Measure(kind="best")
+FINAL = Measure(kind="final")
 LOSS = Measure(kind="final", metric="loss", scale=100)
 LEVEL_600 = Point(600.0, beyond=True)
 
@@ -85,6 +87,18 @@ def test_one_seed_borrows_the_columns_spread() -> None:
     assert column(ACCURACY, entries).tolerance(mine) == pytest.approx(math.sqrt(8))
     assert column(ACCURACY, entries).verdict("mine").kind == "reproduced"
     assert judged(ACCURACY, mine).kind == "not reproduced"
+
+
+def test_a_swinging_curve_that_happens_to_end_high_shows_nothing() -> None:
+    """One seed each: 87 against 85 in the last round, 90 against 88 in print. Level curves have an order; with a swing
+    of 2 points the difference of 2 is below 2·2. Three seeds tell more of the last round than one curve does.
+    """
+    base = entry(88.0, ours(85.0))
+    steady, swinging = ours(87.0), replace(ours(87.0), swing=2.0)
+    assert judged(FINAL, entry(90.0, steady, own=True), base, "reduced").kind == "direction holds"
+    assert judged(FINAL, entry(90.0, swinging, own=True), base, "reduced").kind == "not comparable"
+    three = replace(ours(87.0, sd=0.2, n=3), swing=2.0)
+    assert column(FINAL, {"mine": entry(90.0, three)}).spread(three) == 0.2
 
 
 def test_rounds_borrow_a_share_because_methods_differ_by_factors() -> None:
