@@ -9,7 +9,7 @@ from docs.pages.pictures import drawn
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.papers.format import papers
 from fedkeel.papers.markdown import table
-from fedkeel.tuning.board import HEAD, Board, cells, support
+from fedkeel.tuning.board import HEAD, Board, cells, listed, support
 from fedkeel.tuning.contest import Entrants, settings
 from fedkeel.tuning.pictures import difference_chart
 from fedkeel.tuning.results import boards, ranking_of
@@ -101,8 +101,8 @@ def _section(board: Board) -> str:
     for name, why in board.unfinished.items():
         parts.append(f"Not through: {name}, {why}.")
     if board.not_run:
-        listed = "; ".join(f"{ALGORITHMS[name].title}: {why}" for name, why in board.not_run.items())
-        parts.append(f"Cannot take part: {listed}.")
+        reasons = "; ".join(f"{ALGORITHMS[name].title}: {why}" for name, why in board.not_run.items())
+        parts.append(f"Cannot take part: {reasons}.")
     if board.absent and (board.rows or board.unfinished) and settings()[about.name].entrants == "all":
         parts.append(f"Not run yet: {', '.join(ALGORITHMS[name].title for name in board.absent)}.")
     if board.commits:
@@ -133,10 +133,10 @@ def _diverged(board: Board) -> str:
     if not broken or about.trial_rounds >= about.rounds:
         return ""
     return (
-        f"**Diverged:** {', '.join(broken)}. Their values held for the {about.trial_rounds} rounds of a trial, and not "
-        f"for {about.rounds} rounds of every fresh seed; whoever runs them for long should clip or take smaller steps. "
-        "A diverged seed counts as 0, so such a row's place says that it is not safe at these values, not how accurate "
-        "it is."
+        f"**Diverged:** {listed(broken)}. The chosen values held for the {about.trial_rounds} rounds of a trial, but "
+        f"not for {about.rounds} rounds of every fresh seed; for longer runs, clip or take smaller steps. A diverged "
+        "seed counts as 0, so these rows rank how safe the chosen values are, not how accurate the method is; the "
+        "mean of the other seeds stands beside."
     )
 
 

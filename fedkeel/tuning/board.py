@@ -252,11 +252,17 @@ def support(board: Board) -> str:
     broken = [row.title for row in others if row.diverged and not row.p < SURE]
     behind = len(others) - len(level) - len(broken)
     parts = [
-        *([f"ahead of {behind} of {len(others)} others (p < {SURE:g})"] if behind else []),
-        *([f"not told apart from {', '.join(level)}"] if level else []),
-        *([f"not compared with {', '.join(broken)}, of which seeds diverged"] if broken else []),
+        *([f"significantly ahead of {behind} of {len(others)} others (p < {SURE:g})"] if behind else []),
+        *([f"statistically level with {listed(level)}"] if level else []),
+        *([f"not compared with {listed(broken)}, some of whose seeds diverged"] if broken else []),
     ]
-    return f"{first.title} is first over {first.seeds} seeds: {'; '.join(parts)}."
+    return f"{first.title} comes first over {first.seeds} seeds: {'; '.join(parts)}."
+
+
+def listed(names: Sequence[str]) -> str:
+    """``A``, ``A and B`` or ``A, B and C``."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def said(chosen: dict[str, Value]) -> str:

@@ -49,7 +49,7 @@ def difference_chart(ranking: Ranking) -> Any:
     seeds = f"{ranking.blocks} paired runs of {', '.join(ranking.contests)}"
     notes = [
         f"{seeds}; bars are half the critical difference of {ranking.difference:.2f} to either side (Nemenyi, 5 %)",
-        "methods whose bars do not overlap differ; coloured: not told apart from the first",
+        "methods whose bars do not overlap differ; coloured: those that overlap with the first",
     ]
     chart = (bars + points).properties(width=WIDTH, height=max(ROW * len(rows), 60))
     return theme.styled(chart, theme.heading("Mean rank on the leaderboard", notes))

@@ -82,13 +82,14 @@ def test_the_support_of_the_first_is_told() -> None:
     }
     assert support(board(FIVE, of(through(FIVE, "fedavg", late["fedavg"])))) == ""
     two = of(*(through(FIVE, name, late[name]) for name in ("fedavg", "fedprox")))
-    assert support(board(FIVE, two)) == "FedAvg is first over 5 seeds: ahead of 1 of 1 others (p < 0.05)."
+    first = "FedAvg comes first over 5 seeds"
+    assert support(board(FIVE, two)) == f"{first}: significantly ahead of 1 of 1 others (p < 0.05)."
     three = of(*(through(FIVE, name, values) for name, values in late.items()))
     told = support(board(FIVE, three))
-    assert told == "FedAvg is first over 5 seeds: ahead of 1 of 2 others (p < 0.05); not told apart from FedDC."
+    assert told == f"{first}: significantly ahead of 1 of 2 others (p < 0.05); statistically level with FedDC."
     diverged = through(FIVE, "fedprox", late["fedavg"], diverged=(2,))  # a mean of 51 with one seed at 0 is no order
     told = support(board(FIVE, of(through(FIVE, "fedavg", late["fedavg"]), diverged)))
-    assert told == "FedAvg is first over 5 seeds: not compared with FedProx, of which seeds diverged."
+    assert told == f"{first}: not compared with FedProx, some of whose seeds diverged."
 
 
 def test_a_run_that_diverges_counts_as_nothing_and_is_told() -> None:
@@ -166,7 +167,7 @@ def test_the_page_with_records_has_every_algorithm_and_the_command_of_its_budget
         kept.write(tmp_path, one)
     text = pages.page(tmp_path)
     assert "| 3 | SCAFFOLD | 1 of 5 diverged, else 79.00 |" in text
-    assert "**Diverged:** SCAFFOLD. Their values held for the 2 rounds of a trial" in text
+    assert "**Diverged:** SCAFFOLD. The chosen values held for the 2 rounds of a trial" in text
     assert "| 1 | FedDC | 81.00 ± 0.00 |" in text
     assert "Not through: fedprox, 1 of 2 trials and 0 of 5 runs are done." in text
     assert "fedkeel leaderboard run fashion-mnist --algorithms feddc --trials 2 --rounds 5\n" in text
