@@ -100,6 +100,7 @@ def test_losses_are_those_that_come_with_gradients(
     for batch in (Batch(x, targets, weight), Batch(x, targets)):
         expected = task.gradient(y, b, batch, train=False)[1]
         assert torch.allclose(task.losses(y, b, batch), expected, rtol=1e-12, atol=0)
+        assert task.dense is None or torch.equal(task.losses(y, b, batch), expected)
 
 
 def test_frozen_parameters_stay_out_of_the_vector() -> None:
