@@ -12,7 +12,7 @@ from fedkeel.papers.cells import budget as rounds_of
 from fedkeel.papers.cells import measured, runs, scales
 from fedkeel.papers.format import Claim, Column, Exhibit, Line, Measure, Panel, Paper, Scale
 from fedkeel.papers.measures import Summary
-from fedkeel.papers.published import MISSING
+from fedkeel.papers.published import MISSING, Published
 from fedkeel.papers.records import Records
 from fedkeel.papers.rules import Column as Rules
 from fedkeel.papers.rules import Entry
@@ -136,8 +136,17 @@ def _entries(
     for line in part.lines:
         ours = measured(paper, measure, line.setting, line.method, records, scale)
         title = paper.methods[line.method].title if isinstance(part, Column) else line.label
-        found.append((line, Entry(title, False, MISSING, ours if isinstance(ours, Summary) else None)))
+        printed = _printed(part, line, measure)
+        found.append((line, Entry(title, False, printed, ours if isinstance(ours, Summary) else None)))
     return found
+
+
+def _printed(part: Column | Panel, line: Line, measure: Measure) -> Published:
+    """What is printed for a line under a measure, for the spread that comes with it."""
+    if isinstance(part, Panel):
+        return line.published if measure == part.measure else MISSING
+    both = zip(part.measures, part.printed(line.method), strict=True)
+    return next((printed for own, printed in both if own == measure), MISSING)
 
 
 def _rules(

@@ -137,16 +137,19 @@ class Column:
                 squares, freedom = squares + (known - 1) * sd**2, freedom + known - 1
         return math.sqrt(squares / freedom) if freedom else 0.0
 
-    def spread(self, ours: Summary) -> float:
+    def spread(self, entry: Entry) -> float:
         """The seeds' spread of a cell: its own from three seeds on.
 
-        With fewer, the largest of its own, the column's, and the swing of its curve where a single round is read.
+        With fewer, the largest of its own, the column's, the one that is printed for it, and the swing of its curve
+        where a single round is read.
         """
+        ours = entry.ours
+        assert ours is not None
         own = ours.sd or 0.0
         if ours.n - ours.failed >= FEW or math.isinf(ours.value):
             return own
         column = self._margins.of(self._pooled, ours.value) if self._margins.relative else self._pooled
-        return max(own, column, ours.swing)
+        return max(own, column, entry.printed.sd or 0.0, ours.swing)
 
     def floor(self, value: float) -> float:
         """The tolerance that any two programs get: at most half of what the printed column shows, within limits."""
@@ -159,7 +162,7 @@ class Column:
     def tolerance(self, entry: Entry) -> float:
         """How far ours may lie from what is printed: two standard errors of the difference, or the floor."""
         assert entry.ours is not None
-        variance = self.spread(entry.ours) ** 2
+        variance = self.spread(entry) ** 2
         # A value without a spread is taken as one draw from what ours are draws from.
         of_print = variance if entry.printed.sd is None else entry.printed.sd**2
         error = math.sqrt(variance / max(1, entry.ours.n - entry.ours.failed) + of_print)
@@ -268,9 +271,14 @@ class Column:
         """Whether a is better than b here, beyond the noise of their seeds."""
         if a.ours is None or b.ours is None:
             return None
-        one, other = (Point(x.value, x.beyond, self.spread(x) ** 2 / max(1, x.n - x.failed)) for x in (a.ours, b.ours))
+        one, other = self._here(a), self._here(b)
         slack = max(SIGMAS * math.sqrt(one.variance + other.variance), self._least(one.value, other.value))
         return ahead(one, other, self._measure.lower_is_better, slack)
+
+    def _here(self, entry: Entry) -> Point:
+        ours = entry.ours
+        assert ours is not None
+        return Point(ours.value, ours.beyond, self.spread(entry) ** 2 / max(1, ours.n - ours.failed))
 
     def _least(self, *values: float) -> float:
         known = [abs(value) for value in values if math.isfinite(value)]

@@ -89,6 +89,19 @@ def test_one_seed_borrows_the_columns_spread() -> None:
     assert judged(ACCURACY, mine).kind == "not reproduced"
 
 
+def test_one_seed_borrows_the_spread_that_is_printed() -> None:
+    """65.7 and 66.0 with one seed each are no order where the paper's own seeds scatter by 3.8 and 7.5.
+
+    2·√(3.8² + 7.5²) = 16.8. With three seeds of our own, 2·√(0.1²/3 + 0.1²/3) = 0.16 is less than the difference.
+    """
+    mine, other = entry("63.3 ± 3.8", 65.7, own=True), entry("50.9 ± 7.5", 66.0)
+    assert column(ACCURACY, {"mine": mine, "other": other}).relations("mine").level == ("Base",)
+    bare = column(ACCURACY, {"mine": entry(63.3, 65.7, own=True), "other": entry(50.9, 66.0)})
+    assert bare.relations("mine").reversed == ("Base",)
+    three = {"mine": replace(mine, ours=ours(65.7, 0.1, 3)), "other": replace(other, ours=ours(66.0, 0.1, 3))}
+    assert column(ACCURACY, three).relations("mine").reversed == ("Base",)
+
+
 def test_a_swinging_curve_that_happens_to_end_high_shows_nothing() -> None:
     """One seed each: 87 against 85 in the last round, 90 against 88 in print. Level curves have an order; with a swing
     of 2 points the difference of 2 is below 2·2. Three seeds tell more of the last round than one curve does.
@@ -98,7 +111,7 @@ def test_a_swinging_curve_that_happens_to_end_high_shows_nothing() -> None:
     assert judged(FINAL, entry(90.0, steady, own=True), base, "reduced").kind == "direction holds"
     assert judged(FINAL, entry(90.0, swinging, own=True), base, "reduced").kind == "not comparable"
     three = replace(ours(87.0, sd=0.2, n=3), swing=2.0)
-    assert column(FINAL, {"mine": entry(90.0, three)}).spread(three) == 0.2
+    assert column(FINAL, {"mine": entry(90.0, three)}).spread(entry(90.0, three)) == 0.2
 
 
 def test_rounds_borrow_a_share_because_methods_differ_by_factors() -> None:
