@@ -107,13 +107,17 @@ def refuse_stale(paper: Paper, records: Records) -> None:
             )
 
 
-def check_records(runs: Iterable[Planned], records: Records) -> None:
-    """Refuse records of other runs under the names of these."""
+MINE = "move it and the run's folder away, or choose another folder with --out"
+THEIRS = "leave --published out to compute it anew"
+
+
+def check_records(runs: Iterable[Planned], records: Records, advice: str = MINE) -> None:
+    """Refuse records of other runs under the names of these; ``advice`` is what to do about one."""
     for run in runs:
         record = records.get(run.paper, run.setting, run.method, run.seed, run.scale)
         why = "" if record is None else differs(run, record, _leader(run, records))
         if why:
             raise InputError(
                 f"the record {run.name} of {run.paper} in {records.folder} is not one of {run.paper}.toml as it is "
-                f"now: {why}; move it and the run's folder away, or choose another folder with --out."
+                f"now: {why}; {advice}."
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedkeel import config
 from fedkeel.algorithms.validate import checked
 from fedkeel.papers import records as kept
 from fedkeel.papers.crew import cores, get_done
-from fedkeel.papers.current import check_records
+from fedkeel.papers.current import THEIRS, check_records
 from fedkeel.papers.fleet import sail
 from fedkeel.papers.plan import Planned
 from fedkeel.papers.process import LOGS
@@ -84,8 +84,12 @@ def work(
     listed = list(runs)
     if address is not None:  # other machines know nothing of this process's folder
         out, data_dir = out.resolve(), None if data_dir is None else data_dir.resolve()
-    found = Records.of(out, *([] if published is None else [published]))
+    found = Records.of(out)
     check_records(listed, found)
+    if published is not None:
+        missing = [run for run in listed if _record_of(run, found) is None]
+        found = replace(Records.of(out, published), folder=published)
+        check_records(missing, found, THEIRS)
     before = {_id(run): record for run in listed if (record := _record_of(run, found)) is not None}
     office = _Office(listed, before, out, data_dir, hear)
     office.use_what_is_there()

@@ -44,37 +44,40 @@ def planned(contest: Contest, algorithm: str, stage: Stage, number: int, values:
     return Planned(contest.name, algorithm, stage, number, make(contest, algorithm, values, number), values)
 
 
-def check_current(contest: Contest, record: Tried, trials: Sequence[Tried], where: Path) -> Planned:
+MINE = "move the records of {} away, or choose another folder with --out"
+THEIRS = "leave --published out to compute it anew"
+
+
+def check_current(contest: Contest, record: Tried, trials: Sequence[Tried], where: Path, advice: str = MINE) -> Planned:
     """The run that a record is of, in this contest as it is now; refuses one that is of another.
 
-    ``trials`` are all of its algorithm: a run after tuning must have the values of the best.
+    ``trials`` are all of its algorithm: a run after tuning must have the values of the best. ``advice`` is what to do
+    about a record that is refused.
     """
+
+    def stale(why: str) -> InputError:
+        what = advice.format(record.algorithm)
+        return InputError(f"the record {record.name} of {record.contest} in {where} {why}; {what}.")
+
     space, start = searched(contest, record.algorithm)
     if record.space != plain(space):
-        raise _stale(record, "was tuned over another space", where)
+        raise stale("was tuned over another space")
     values = record.chosen
     if (record.stage, record.number) == ("trial", 0) and values != start:
-        raise _stale(record, "does not have the values that tuning begins with", where)
+        raise stale("does not have the values that tuning begins with")
     if record.stage == "final":
         if len(trials) < contest.trials:
-            raise _stale(record, "has not all trials beside it that its values were chosen from", where)
+            raise stale("has not all trials beside it that its values were chosen from")
         values = best(list(trials)).choice
     run = planned(contest, record.algorithm, record.stage, record.number, values)
     if record.trials != contest.trials or (record.stage == "trial" and record.number >= contest.trials):
-        raise _stale(record, f"is one of {record.trials} trials where {contest.trials} are asked for", where)
+        raise stale(f"is one of {record.trials} trials where {contest.trials} are asked for")
     if record.chosen != values:
-        raise _stale(record, "does not have the values of the best trial", where)
+        raise stale("does not have the values of the best trial")
     why = computed_otherwise(run.experiment, run.key, record.key, record.experiment)
     if why:
-        raise _stale(record, f"is not one of the setting as it is now: {why}", where)
+        raise stale(f"is not one of the setting as it is now: {why}")
     return run
-
-
-def _stale(record: Tried, why: str, where: Path) -> InputError:
-    return InputError(
-        f"the record {record.name} of {record.contest} in {where} {why}; move the records of {record.algorithm} away, "
-        "or choose another folder with --out."
-    )
 
 
 def budgeted(contest: Contest, found: Collected, where: Path) -> Contest:

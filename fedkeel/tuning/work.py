@@ -25,7 +25,7 @@ from fedkeel.runs.atomic import write_atomically
 from fedkeel.runs.recorded import RECORDS
 from fedkeel.tuning import records as kept
 from fedkeel.tuning.contest import Contest, final_experiment, searched, why_not
-from fedkeel.tuning.plan import Planned, check_current, planned
+from fedkeel.tuning.plan import MINE, THEIRS, Planned, check_current, planned
 from fedkeel.tuning.proposals import propose
 from fedkeel.tuning.records import Collected, Stage, Tried, best
 from fedkeel.tuning.spaces import plain
@@ -79,7 +79,9 @@ def work(
     not_run = {name: why for name in algorithms if (why := why_not(contest, name))}
     taking_part = [name for name in algorithms if name not in not_run]
     desk = _Desk(contest, taking_part, out, data_dir, hear)
-    desk.use_what_is_there(Collected.of(contest.name, out, *([] if published is None else [published])))
+    desk.use_what_is_there(out, MINE)
+    if published is not None:
+        desk.use_what_is_there(published, THEIRS)
     wanted = cores() if workers is None else workers
     stopped = get_done(desk, out / LOGS, wanted if wanted == 0 else min(wanted, max(1, len(taking_part))), stop)
     return Outcome(Collected(desk.found), not_run, desk.failures, stopped or desk.stopped)
@@ -100,15 +102,19 @@ class _Desk:
     stopped: bool = False
     commit: str | None = None
 
-    def use_what_is_there(self, there: Collected) -> None:
-        """Take over the records of earlier calls, each of which must be one of this contest as it is now."""
+    def use_what_is_there(self, folder: Path, advice: str) -> None:
+        """Take over the records of a folder, each of which must be one of this contest as it is now.
+
+        Of an algorithm that has records of another folder already, none are: those of one tuning belong together.
+        """
         self.commit = commit()
-        for algorithm in self.algorithms:
+        there, known = Collected.of(self.contest.name, folder), Collected(self.found).algorithms()
+        for algorithm in (name for name in self.algorithms if name not in known):
             trials = there.trials(algorithm)
             for record in trials + there.finals(algorithm):
                 if record.stage == "final" and record.number not in self.contest.final_seeds:
                     continue
-                run = check_current(self.contest, record, trials, self.out)
+                run = check_current(self.contest, record, trials, folder, advice)
                 self.found[algorithm, record.stage, record.number] = record
                 self._forget(run)
                 self.hear(News(run, "kept", record.rounds, record=record))
