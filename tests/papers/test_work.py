@@ -106,7 +106,7 @@ def test_what_is_published_is_used_again_only_where_asked_for(paper: Paper, tmp_
     assert told(runs[:1], tmp_path / "mine") == [("done", "small--fedavg--seed0")]
     stale = outcome_of(runs[0], tmp_path / "theirs").model_copy(update={"key": "0" * 64})
     path_of(published, stale).write_text(as_json(stale), encoding="utf-8")
-    with pytest.raises(InputError, match="in .*/theirs/records is not one of .*; leave --published out"):
+    with pytest.raises(InputError, match=r"in .*/theirs/records is not one of .*; leave --published out"):
         work(runs[:1], tmp_path / "third", workers=0, published=published)
 
 

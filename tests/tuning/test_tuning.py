@@ -103,7 +103,7 @@ def test_what_is_published_is_used_again_only_where_asked_for(done: tuple[Path, 
     heard.clear()
     work(TINY, ["fedavg"], tmp_path / "new", 0, hear=lambda n: heard.append((n.run.algorithm, n.kind)))
     assert "kept" not in {kind for _, kind in heard}
-    with pytest.raises(InputError, match="in .*/published is one of 2 trials .*; leave --published out"):
+    with pytest.raises(InputError, match=r"in .*/published is one of 2 trials .*; leave --published out"):
         work(replace(TINY, trials=3), ["fedavg"], tmp_path / "third", 0, published=published)
 
 
