@@ -39,7 +39,7 @@ def checked_claims(paper: Paper, exhibit: Exhibit, records: Records, scale: Scal
 
 
 def _checked(paper: Paper, exhibit: Exhibit, claim: Claim, records: Records, scale: Scale | None) -> Checked:
-    """At the best scale that has what it takes; over several panels, a claim holds if it holds in all that were run."""
+    """At the best scale that has what it takes; over several panels, a claim holds if it holds in all of them."""
     for one in scales(scale):
         found = [(part, _in_part(paper, part, claim, records, one)) for part in _parts(exhibit, claim)]
         ran = [(part, kind, why) for part, (kind, why) in found if kind != "not run"]
@@ -52,6 +52,8 @@ def _checked(paper: Paper, exhibit: Exhibit, claim: Claim, records: Records, sca
                 because = "; ".join(f"{part.title}: {why}" for part, _, why in ran)
                 if len(ran) < len(found):
                     because += f"; {len(found) - len(ran)} of {len(found)} not run"
+                    if kind == "holds":
+                        kind, because = "undecided", f"so far {because}"
             if one != "full":
                 because = f"at {'a reduced' if one == 'reduced' else 'smoke'} scale, {because}"
                 # A reduced run cannot refute, and a smoke run cannot even confirm.
