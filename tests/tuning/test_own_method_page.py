@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.own_method.ablation import PARTS, WHOLE, of_the_whole
-from docs.pages.data import NOTES, RESULTS
+from docs.pages.data import NOTES, RESULTS, ROOT
 from docs.pages.own_method import ablation, comparison
+from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.tuning import records as kept
-from fedkeel.tuning.contest import contest
+from fedkeel.tuning.contest import contest, is_yardstick
 from fedkeel.tuning.records import Collected
+from fedkeel.tuning.results import boards
 from tests.tuning.made import through
 
 ABOUT = contest("fashion-mnist")
@@ -85,3 +87,15 @@ def test_the_remembered_directions_were_typed_right() -> None:
     order = ({"projection": False}, {"groups": 3}, {"groups": 10}, {"groups": 30}, {"groups": 0})
     row = " | ".join(f"{100 * means[json.dumps(parts)]:.1f}" for parts in order)
     assert f"| held-out samples | {row} |" in (NOTES / "keel.md").read_text(encoding="utf-8")
+
+
+def test_what_is_typed_of_the_leaderboard_is_what_the_records_say() -> None:
+    """README counts methods, Keel's page names a p; both are prose that nobody makes from the records."""
+    first, second = boards(["fashion-mnist", "two-percent"], [ROOT / "results" / "leaderboard"])
+    could = sum(not is_yardstick(cls) and name not in first.not_run for name, cls in ALGORITHMS.items())
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    few = {5: "five"}.get(len(second.ranked), str(len(second.ranked)))
+    assert f"{len(first.ranked)} of {could} methods in the first of its six settings, {few} in the second" in readme
+    (near,) = (row for row in first.ranked if row.algorithm == "fedproxm")
+    notes = " ".join((NOTES / "keel.md").read_text(encoding="utf-8").split())
+    assert f"FedProxM (p = {near.p:.3f} when corrected for {len(first.ranked) - 1} comparisons)" in notes
