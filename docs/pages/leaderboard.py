@@ -129,7 +129,7 @@ def _luck(board: Board) -> str:
 def _diverged(board: Board) -> str:
     """Why values that were chosen by trials can fail in the runs after them."""
     about = board.contest
-    broken = [row.title for row in board.rows if row.diverged]
+    broken = [row.title for row in board.rows if row.diverged and row.diverged_trials < about.trials]
     if not broken or about.trial_rounds >= about.rounds:
         return ""
     return (

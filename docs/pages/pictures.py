@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -17,18 +18,41 @@ from typing import Any
 from fedkeel.theme import save_chart, specification
 
 FIELD = b"fedkeel drawing"
+NAMED_BY_CONTENT = re.compile(r"data-[0-9a-f]{32}")
+"""Names that Altair gives data after all of their digits."""
 HEAD = 8
 """Bytes before the first part of a PNG."""
 
 
 def drawn(chart: Any, path: Path) -> Path:
     """A chart as a PNG, drawn unless the one that is there shows the same."""
-    digest = hashlib.sha256(json.dumps(specification(chart), sort_keys=True).encode()).hexdigest()
+    digest = digest_of(chart)
     if path.exists() and drawing_of(path.read_bytes()) == digest:
         return path
     save_chart(chart, path)
     path.write_bytes(_with_text(path.read_bytes(), FIELD + b"\0" + digest.encode()))
     return path
+
+
+def digest_of(chart: Any) -> str:
+    """Of all that a chart shows, and how, to six digits: another processor's last ones are no other picture."""
+    drawing = dict(_rounded(specification(chart)))
+    data = drawing.pop("datasets", {})
+    text = json.dumps(drawing, sort_keys=True)
+    in_their_order = dict.fromkeys(NAMED_BY_CONTENT.findall(text))
+    others = {name: values for name, values in data.items() if name not in in_their_order}
+    for number, name in enumerate(in_their_order):
+        text = text.replace(name, f"data {number}")
+    whole = [text, [data.get(name) for name in in_their_order], others]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def drawing_of(png: bytes) -> str | None:

@@ -9,6 +9,7 @@ with: it is computed again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from fedkeel import config
@@ -109,6 +110,12 @@ def refuse_stale(paper: Paper, records: Records) -> None:
 
 MINE = "move it and the run's folder away, or choose another folder with --out"
 THEIRS = "leave --published out to compute it anew"
+
+
+def check_published(folder: Path) -> None:
+    """Refuse to take records from a folder that is not there: all would be computed anew in silence."""
+    if not folder.is_dir():
+        raise InputError(f"there are no published records: {folder} is no folder here; {THEIRS}.")
 
 
 def check_records(runs: Iterable[Planned], records: Records, advice: str = MINE) -> None:

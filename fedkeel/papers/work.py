@@ -17,7 +17,7 @@ from fedkeel import config
 from fedkeel.algorithms.validate import checked
 from fedkeel.papers import records as kept
 from fedkeel.papers.crew import cores, get_done
-from fedkeel.papers.current import THEIRS, check_records
+from fedkeel.papers.current import THEIRS, check_published, check_records
 from fedkeel.papers.fleet import sail
 from fedkeel.papers.plan import Planned
 from fedkeel.papers.process import LOGS
@@ -87,6 +87,7 @@ def work(
     found = Records.of(out)
     check_records(listed, found)
     if published is not None:
+        check_published(published)
         missing = [run for run in listed if _record_of(run, found) is None]
         found = replace(Records.of(out, published), folder=published)
         check_records(missing, found, THEIRS)

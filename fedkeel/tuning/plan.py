@@ -45,7 +45,6 @@ def planned(contest: Contest, algorithm: str, stage: Stage, number: int, values:
 
 
 MINE = "move the records of {} away, or choose another folder with --out"
-THEIRS = "leave --published out to compute it anew"
 
 
 def check_current(contest: Contest, record: Tried, trials: Sequence[Tried], where: Path, advice: str = MINE) -> Planned:

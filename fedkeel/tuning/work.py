@@ -18,6 +18,7 @@ from fedkeel import config
 from fedkeel.algorithms.validate import checked
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.papers.crew import cores, get_done
+from fedkeel.papers.current import THEIRS, check_published
 from fedkeel.papers.process import LOGS
 from fedkeel.papers.work import RUNS, commit
 from fedkeel.papers.worker import Job
@@ -25,7 +26,7 @@ from fedkeel.runs.atomic import write_atomically
 from fedkeel.runs.recorded import RECORDS
 from fedkeel.tuning import records as kept
 from fedkeel.tuning.contest import Contest, final_experiment, searched, why_not
-from fedkeel.tuning.plan import MINE, THEIRS, Planned, check_current, planned
+from fedkeel.tuning.plan import MINE, Planned, check_current, planned
 from fedkeel.tuning.proposals import propose
 from fedkeel.tuning.records import Collected, Stage, Tried, best
 from fedkeel.tuning.spaces import plain
@@ -81,6 +82,7 @@ def work(
     desk = _Desk(contest, taking_part, out, data_dir, hear)
     desk.use_what_is_there(out, MINE)
     if published is not None:
+        check_published(published)
         desk.use_what_is_there(published, THEIRS)
     wanted = cores() if workers is None else workers
     stopped = get_done(desk, out / LOGS, wanted if wanted == 0 else min(wanted, max(1, len(taking_part))), stop)
@@ -118,6 +120,10 @@ class _Desk:
                 self.found[algorithm, record.stage, record.number] = record
                 self._forget(run)
                 self.hear(News(run, "kept", record.rounds, record=record))
+            mine = [*there.trials(algorithm), *there.finals(algorithm)]
+            if mine and folder != self.out and self._next_of(algorithm) is not None:
+                for record in mine:
+                    kept.write(self.out / RECORDS, record)  # beside those to come, which are nothing without them
 
     def next(self) -> tuple[Planned, Job] | None:
         """The next trial of the first algorithm that is not at one, or the next fresh seed of one that is tuned."""

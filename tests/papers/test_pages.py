@@ -117,6 +117,17 @@ def test_pictures_are_drawn_for_what_is_on_record_and_old_ones_go(
     assert tmp_path / "feddc-figure3.png" in drawn
 
 
+def test_published_pictures_show_the_records() -> None:
+    """Without drawing them: each keeps the digest of its drawing."""
+    known = Records.of(pages.RECORDS)
+    for paper in papers().values():
+        for exhibit in paper.exhibits.values():
+            if pages.has_picture(paper, exhibit, known):
+                path = pages.picture(exhibit)
+                expected = pictures.digest_of(draw(paper, exhibit, known))
+                assert pictures.drawing_of(path.read_bytes()) == expected, f"{path.name}: run docs/make_pages.py"
+
+
 def test_a_picture_is_drawn_again_only_if_it_shows_something_else(tmp_path: Path) -> None:
     """Its time of change tells; the field that makes it known does not make it unreadable."""
     path = tmp_path / "toy.png"
@@ -134,6 +145,8 @@ def test_a_picture_is_drawn_again_only_if_it_shows_something_else(tmp_path: Path
     kinds = [kind for kind, _ in pictures._parts(path.read_bytes())]
     assert kinds[:2] == [b"IHDR", b"tEXt"]
     assert kinds[-1] == b"IEND"
+    last_digits, other = ({"x": [0.1 + 0.2, 1.0]}, {"x": [0.3, 1.001]})
+    assert pictures._rounded(last_digits) == {"x": [0.3, 1.0]} != pictures._rounded(other)
     changed = path.read_bytes().replace(pictures.FIELD, b"another picture")
     assert pictures.drawing_of(changed) is None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from docs.pages import leaderboard as pages
+from docs.pages import pictures
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.cli.tuning_run import show_boards
 from fedkeel.errors import InputError
@@ -187,6 +188,13 @@ def test_settings_of_a_few_do_not_cut_the_ranking_down_to_them(tmp_path: Path) -
     few = ranking_of(boards(["two-percent"], [tmp_path]), [tmp_path])
     assert few is not None
     assert set(few.ranks) == {"fedavg", "feddc"}
+
+
+def test_the_published_picture_is_that_of_the_records() -> None:
+    ranks = ranking_of(boards([], [pages.RECORDS]), [pages.RECORDS])
+    assert ranks is not None
+    expected = pictures.digest_of(difference_chart(ranks))
+    assert pictures.drawing_of(pages.PICTURE.read_bytes()) == expected, "run docs/make_pages.py"
 
 
 def test_published_pages_are_those_of_the_records() -> None:

@@ -103,6 +103,13 @@ def test_what_is_published_is_used_again_only_where_asked_for(done: tuple[Path, 
     heard.clear()
     work(TINY, ["fedavg"], tmp_path / "new", 0, hear=lambda n: heard.append((n.run.algorithm, n.kind)))
     assert "kept" not in {kind for _, kind in heard}
+    more = replace(TINY, seeds=3)  # the third seed goes beside what it was chosen from, so that all goes on without it
+    work(more, ["fedavg"], tmp_path / "more", 0, published=published)
+    heard.clear()
+    work(more, ["fedavg"], tmp_path / "more", 0, hear=lambda n: heard.append((n.run.algorithm, n.kind)))
+    assert [kind for _, kind in heard] == ["kept"] * 5
+    with pytest.raises(InputError, match=r"nowhere is no folder here; leave --published out"):
+        work(TINY, ["fedavg"], tmp_path / "fourth", 0, published=tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"in .*/published is one of 2 trials .*; leave --published out"):
         work(replace(TINY, trials=3), ["fedavg"], tmp_path / "third", 0, published=published)
 
