@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.own_method.runs import accuracy
 from fedkeel import config
-from fedkeel.papers.plan import SERIAL
+from fedkeel.papers.plan import IN_ONE_PROCESS
 from fedkeel.tuning.contest import contest
 
 CANDIDATE = {"name": "benchmarks.own_method.candidates:Candidate"}
@@ -165,7 +165,7 @@ def held_out(
     table["data"] |= {"validation": about.validation, "evaluate_on": "validation"}
     table["training"] |= {"rounds": rounds, "lr": common["lr"], "lr_decay": common["lr_decay"]}
     table["evaluation"] = {"every": about.trial_every, "average": "ema"}
-    table |= {"algorithm": algorithm, "seed": seed, "name": "candidate", "run": SERIAL}
+    table |= {"algorithm": algorithm, "seed": seed, "name": "candidate", "run": IN_ONE_PROCESS}
     (experiment,) = config.expand(table, [], allow_plugins=True)
     return experiment
 

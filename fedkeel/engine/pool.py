@@ -115,13 +115,16 @@ class Mark:
 
 
 class Pool:
-    """Worker processes that live as long as the executor; ``workers`` defaults to one per core."""
+    """Worker processes that live as long as the executor; ``workers`` defaults to one per core.
+
+    With one worker everything is computed in this process.
+    """
 
     def __init__(self, workers: int | None = None, stack: bool = False, patience: float = PATIENCE) -> None:
-        if "fork" not in multiprocessing.get_all_start_methods():
-            raise InputError("worker processes need a system with fork (Linux, macOS); use run.executor = 'serial'.")
         self.name = "stacked" if stack else "pool"
         self.count = workers or cores()
+        if self.count > 1 and "fork" not in multiprocessing.get_all_start_methods():
+            raise InputError("worker processes need a system with fork (Linux, macOS); use run.executor = 'serial'.")
         self.lanes = self.count
         self._may_keep = workers is None
         self._stack = stack

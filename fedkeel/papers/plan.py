@@ -19,8 +19,9 @@ from fedkeel.errors import FedkeelError, InputError, unknown
 from fedkeel.papers.format import Column, Exhibit, Line, Measure, Panel, Paper, Scale, Setting, papers, sections_of
 from fedkeel.papers.records import Record, name_of
 
-SERIAL = {"executor": "serial", "threads": 1}
-"""How runs are computed: their bits depend on no number of cores, and several go beside each other."""
+IN_ONE_PROCESS = {"executor": "stacked", "workers": 1, "threads": 1}
+"""How runs are computed: their bits depend on no number of cores, and several go beside each other. Clients of small
+models are stacked, which takes a tenth of the time for FedDC's synthetic sets."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +265,7 @@ def _made(paper: Paper, setting: str, method: str, scale: Scale, seed: int) -> P
             table["training"].pop(kind, None)
     name = name_of(setting, method, seed, scale)
     try:
-        (experiment,) = config.expand(table | {"seed": seed, "name": name, "run": SERIAL}, [])
+        (experiment,) = config.expand(table | {"seed": seed, "name": name, "run": IN_ONE_PROCESS}, [])
     except FedkeelError as error:
         raise InputError(f"{paper.id}.toml: settings.{setting} with methods.{method} ({scale}): {error}") from None
     sets = tuple(sorted(paper.settings[setting].sets.items()))

@@ -18,7 +18,7 @@ from fedkeel.algorithms.validate import Settings, checked
 from fedkeel.data.sources import brings_clients
 from fedkeel.errors import FedkeelError, InputError, unknown
 from fedkeel.papers.format import papers
-from fedkeel.papers.plan import SERIAL
+from fedkeel.papers.plan import IN_ONE_PROCESS
 from fedkeel.tuning.spaces import Space, Value, placed, space_of
 
 FILE = Path(__file__).with_name("leaderboard.toml")
@@ -211,7 +211,7 @@ def _table(contest: Contest, algorithm: str) -> dict[str, Any]:
 
 
 def _experiment(sections: dict[str, Any], seed: int, name: str) -> config.Experiment:
-    (made,) = config.expand(sections | {"seed": seed, "name": name, "run": SERIAL}, [])
+    (made,) = config.expand(sections | {"seed": seed, "name": name, "run": IN_ONE_PROCESS}, [])
     return made
 
 
