@@ -77,7 +77,7 @@ class FedReg(FedAvg):
         pseudo, perturbed, counts = self.pseudo_data(local)
 
         def strip(g: Tensor, mixed: Tensor, b: Tensor, batch: Batch) -> Tensor:
-            fake = replace(batch, x=self._uphill(local, [batch], params.eta_s)[0])
+            fake = replace(batch, x=self._uphill(local, [batch], params.eta_s)[0][0])
             g_mask = task.gradient(mixed, b, fake, self._indecision)[0]
             return g - share(g, g_mask) * g_mask
 
@@ -98,20 +98,22 @@ class FedReg(FedAvg):
     def pseudo_data(self, local: Local) -> tuple[list[Batch], list[Batch], Tensor]:
         """Pseudo batches with soft labels [K, B, C], perturbed batches with true ones, and each client's number [K]."""
         batches = list(local.pseudo_batches)
+        far, nearby = self._uphill(local, batches, self.params.eta_s, self.params.eta_p)
         pseudo, counts = [], torch.zeros(len(local.w), dtype=torch.long)
-        for batch, x in zip(batches, self._uphill(local, batches, self.params.eta_s), strict=True):
+        for batch, x in zip(batches, far, strict=True):
             rows = zip(local.w, local.b, x, strict=True)
             with torch.no_grad():
                 soft = torch.stack([local.task.outputs(w, b, one).softmax(-1) for w, b, one in rows])
             pseudo.append(replace(batch, x=x, y=soft))
             counts += 1 if batch.active is None else batch.active.long()
-        nearby = zip(batches, self._uphill(local, batches, self.params.eta_p), strict=True)
-        return pseudo, [replace(batch, x=x) for batch, x in nearby], counts
+        return pseudo, [replace(batch, x=x) for batch, x in zip(batches, nearby, strict=True)], counts
 
-    def _uphill(self, local: Local, batches: Sequence[Batch], eta: float) -> list[Tensor]:
-        """The inputs of batches after P steps of size η along sign ∇_x of the global model's loss [K, B, ...]."""
+    def _uphill(self, local: Local, batches: Sequence[Batch], *etas: float) -> list[list[Tensor]]:
+        """For each η, the batches' inputs after P steps of that size along sign ∇_x of the global model's loss."""
+        task, plain = local.task, local.task.loss is cross_entropy and not self.params.floor
+        loss = task.loss.per_sample if plain else self._per_sample
         try:
-            return uphill(local.task, local.w, local.b, batches, self._per_sample, eta, self.params.P)
+            return uphill(task, local.w, local.b, batches, loss, etas, self.params.P)
         except RuntimeError as error:
             if "require grad" not in str(error) and "not have been used" not in str(error):
                 raise

@@ -14,19 +14,20 @@ PerSample = Callable[[Tensor, Tensor], Tensor]
 
 
 def uphill(
-    task: Task, w: Tensor, b: Tensor, batches: Sequence[Batch], loss: PerSample, eta: float, steps: int
-) -> list[Tensor]:
-    """The inputs of each batch [K, B, ...] after steps of size η along the sign of the loss's gradient by them.
+    task: Task, w: Tensor, b: Tensor, batches: Sequence[Batch], loss: PerSample, etas: Sequence[float], steps: int
+) -> list[list[Tensor]]:
+    """For each step size η, the inputs of each batch [K, B, ...] after steps along the sign of the loss's gradient.
 
     The models w [K, d] with buffers [K, m] compute in evaluation mode. This is the plain way, by autograd.
     """
-    walked = []
-    for batch in batches:
+
+    def walked(batch: Batch, eta: float) -> Tensor:
         x = batch.x
         for _ in range(steps):
             x = x + eta * by_inputs(task, w, b, replace(batch, x=x), loss).sign()
-        walked.append(x)
-    return walked
+        return x
+
+    return [[walked(batch, eta) for batch in batches] for eta in etas]
 
 
 def by_inputs(task: Task, w: Tensor, b: Tensor, batch: Batch, loss: PerSample) -> Tensor:

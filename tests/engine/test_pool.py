@@ -163,6 +163,15 @@ def test_the_shared_memory_grows_when_needed() -> None:
     pool.close()
 
 
+@pytest.mark.parametrize("stack", [False, True])
+def test_one_worker_needs_no_system_with_fork(stack: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computes in this process; two would be processes of their own."""
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    assert not Pool(1, stack=stack).shares
+    with pytest.raises(InputError, match="fork"):
+        Pool(2, stack=stack)
+
+
 def test_one_pool_serves_several_simulations() -> None:
     pool = Pool(workers=2)
     for name in ("fedavg", "scaffold"):

@@ -126,16 +126,28 @@ def test_steps_are_taken_in_place_only_along_the_plain_gradient() -> None:
     assert descends(task, rule.gradient, plain, Rule(inside=rule)) is None  # type: ignore[arg-type]
 
 
-@given(name=st.sampled_from(sorted(STAGED)), seed=st.integers(0, 1000), K=st.integers(1, 3), padded=st.booleans())
-def test_samples_walk_uphill_as_with_autograd(name: str, seed: int, K: int, padded: bool) -> None:
-    """Steps of any size, whose signs are those of autograd; batches of unequal size are one computation."""
+@given(
+    name=st.sampled_from(sorted(STAGED)),
+    seed=st.integers(0, 1000),
+    K=st.integers(1, 3),
+    padded=st.booleans(),
+    steps=st.integers(1, 3),
+    known=st.booleans(),
+)
+def test_samples_walk_uphill_as_with_autograd(
+    name: str, seed: int, K: int, padded: bool, steps: int, known: bool
+) -> None:
+    """Steps of two sizes, whose signs are those of autograd, on the loss that is known and on another one; batches of
+    unequal size are one computation."""
     task, shape = made(name, seed)
     batches = [batch_of(K, n, shape, padded) for n in (4, 2)]
     kept = [batch.x.clone() for batch in batches]
     w, b = near(task, K), torch.empty(K, 0, dtype=torch.float64)
-    given_ = (task, w, b, batches, task.loss.per_sample, 0.1, 3)
-    for one, other in zip(uphill(*given_), plain_uphill(*given_), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    loss = task.loss.per_sample if known else lambda outputs, targets: 0.1 * task.loss.per_sample(outputs, targets)
+    given_ = (task, w, b, batches, loss, (0.1, 0.03), steps)
+    for walked, plainly in zip(uphill(*given_), plain_uphill(*given_), strict=True):
+        for one, other in zip(walked, plainly, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
     assert all(torch.equal(batch.x, before) for batch, before in zip(batches, kept, strict=True))
 
 

@@ -67,10 +67,11 @@ def fast_steps(
         share = 1.0 if correction.share is None else correction.share
         pull = folded(sgd, correction, y)
         return Descent(net, y, sgd.lr * share, pull, rule.averaging, rule.pace, rule.calibration)
+    places = positions(batches)
     if rule.projection is not None and projects(sgd, rule, rule.projection):
-        return DenseWorker(net, rule.projection, start, sgd.lr, positions(batches), all_samples)
-    if rule.unforgetting is not None and takes_back(start, batches, sgd, rule, rule.unforgetting):
-        return UnforgettingSteps(net, rule.unforgetting, sgd.lr, sgd.clip, positions(batches), all_samples)
+        return DenseWorker(net, rule.projection, start, sgd.lr, places, all_samples)
+    if rule.unforgetting is not None and places is not None and takes_back(start, sgd, rule, rule.unforgetting):
+        return UnforgettingSteps(net, rule.unforgetting, sgd.lr, sgd.clip, places, all_samples)
     return None
 
 
@@ -87,11 +88,11 @@ def folds(net: DenseNet, sgd: Sgd, rule: Rule) -> bool:
     return known and affine and paced and scored and (rule.averaging is None or net.can_average(rule.averaging))
 
 
-def takes_back(start: Tensor, batches: Iterable[Batch], sgd: Sgd, rule: Rule, unforgetting: Unforgetting) -> bool:
+def takes_back(start: Tensor, sgd: Sgd, rule: Rule, unforgetting: Unforgetting) -> bool:
     """Whether one client takes plain steps from w, with the plain loss, which are taken back and nothing else."""
     known = rule.used == {"unforgetting"} and used(sgd) <= {"lr", "clip", "max_move"}
     parts = {"w", "b", "gamma", "beta", "remembered", "counts"}
-    alone = len(start) == 1 and start.data_ptr() == unforgetting.w.data_ptr() and positions(batches) is not None
+    alone = len(start) == 1 and start.data_ptr() == unforgetting.w.data_ptr()
     full = all(batch.weight is None for part in unforgetting.remembered for batch in part)
     return known and alone and full and used(unforgetting) <= parts
 
@@ -130,11 +131,11 @@ def sees_stages(task: Task, rule: Inside) -> bool:
 
 
 def uphill(
-    task: Task, w: Tensor, b: Tensor, batches: Sequence[Batch], loss: PerSample, eta: float, steps: int
-) -> list[Tensor]:
+    task: Task, w: Tensor, b: Tensor, batches: Sequence[Batch], loss: PerSample, etas: Sequence[float], steps: int
+) -> list[list[Tensor]]:
     """``learning.uphill.uphill``, in the fastest way there is."""
     way = uphill_by_hand if task.chain is not None and task.by_hand and len(batches) else plain_uphill
-    return way(task, w, b, batches, loss, eta, steps)
+    return way(task, w, b, batches, loss, etas, steps)
 
 
 def projects(sgd: Sgd, rule: Rule, projection: Projection) -> bool:

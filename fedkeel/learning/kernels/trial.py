@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from fedkeel.learning.inside import Branches, Contrast, Inside
 from fedkeel.learning.kernels.choice import inside_gradient, sees_stages
-from fedkeel.learning.kernels.uphill import by_inputs
+from fedkeel.learning.kernels.uphill import by_inputs, error_by
 from fedkeel.learning.loop import train
 from fedkeel.learning.losses import cross_entropy
 from fedkeel.learning.rule import Rule
@@ -152,7 +152,7 @@ def _by_hand(task: Task, batch: Batch) -> Compared:
     def slopes(w: Tensor) -> Tensor:
         chain = task.frozen.chain_at(w, b[0])
         x, y = batch.x[0], batch.y[0]
-        return by_inputs(chain, task.seen_by_chain(x), y, task.loss.per_sample).view(x.shape)
+        return by_inputs(chain, task.seen_by_chain(x), error_by(task.loss.per_sample, y)).view(x.shape)
 
     compared: Compared = {"gradient by inputs": slopes}
     if task.loss is cross_entropy:
