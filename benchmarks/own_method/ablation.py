@@ -3,7 +3,8 @@
     python -m benchmarks.own_method.ablation fashion-mnist
 
 Needs the leaderboard's records of Keel in that setting (results/leaderboard, or --records), which are the runs of the
-whole. Each part is removed by a parameter: momentum β1 = 0, look-ahead κ = 0, projection ρ = −1, accumulation β2 = 0.
+whole. Each part is removed by a parameter: momentum β1 = 0, look-ahead κ = 0, projection ρ = −1, accumulation β2 = 0,
+memory of all clients m = 50, 20, 10.
 Runs that are in the file already are not repeated. Prints a table: mean over the last tenth of the rounds, ± 95 %
 interval, and the paired difference. Keel's page shows it.
 """
@@ -31,6 +32,9 @@ PARTS: dict[str, dict[str, Value]] = {
     "no look-ahead (κ = 0, GradMA-S)": {"algorithm.ahead": 0.0},
     "no projection (ρ = −1)": {"algorithm.rho": -1.0},
     "no accumulation (β2 = 0)": {"algorithm.beta2": 0.0},
+    "remembers 50 clients (m = 50)": {"algorithm.m": 50},
+    "remembers 20 clients (m = 20)": {"algorithm.m": 20},
+    "remembers a cohort (m = 10)": {"algorithm.m": 10},
 }
 FILE = Path("docs/results/keel_ablation.json")
 RECORDS = Path("results/leaderboard")
