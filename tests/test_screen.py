@@ -64,3 +64,15 @@ def test_noise_does_not_look_like_collapse() -> None:
 
 def test_times_are_said_as_people_do() -> None:
     assert [duration(s) for s in (3, 99, 600, 7200)] == ["3 s", "99 s", "10 min", "2.0 h"]
+
+
+def test_no_number_is_cut_where_a_table_is_wider_than_the_screen(
+    width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three columns of 30 characters, which fit no screen here: rather a ragged table than 0.03 for 0.036."""
+    numbers = [f"{at + 1}0.0{'1' * 26}" for at in range(3)]
+    screen.show_table(["name", *((number[:3], "right") for number in numbers), "why"], [["x", *numbers, "because"]])
+    lines = capsys.readouterr().out.splitlines()
+    shown = " ".join(lines).split()
+    assert {*numbers, "because"} <= {*shown}
+    assert max(map(cell_len, lines)) <= width

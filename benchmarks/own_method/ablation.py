@@ -4,7 +4,7 @@
 
 Needs the leaderboard's records of Keel in that setting (results/leaderboard, or --records), which are the runs of the
 whole. Each part is removed by a parameter: momentum β1 = 0, look-ahead κ = 0, projection ρ = −1, accumulation β2 = 0,
-memory of all clients m = 50, 20, 10.
+memory of all clients m = 50, 20, 10, memory of each G = 30, 10.
 Runs that are in the file already are not repeated. Prints a table: mean over the last tenth of the rounds, ± 95 %
 interval, and the paired difference. Keel's page shows it.
 """
@@ -35,6 +35,8 @@ PARTS: dict[str, dict[str, Value]] = {
     "remembers 50 clients (m = 50)": {"algorithm.m": 50},
     "remembers 20 clients (m = 20)": {"algorithm.m": 20},
     "remembers a cohort (m = 10)": {"algorithm.m": 10},
+    "one memory for 3 clients or 4 (G = 30)": {"algorithm.groups": 30},
+    "one memory for 10 clients (G = 10)": {"algorithm.groups": 10},
 }
 FILE = Path("docs/results/keel_ablation.json")
 RECORDS = Path("results/leaderboard")

@@ -1,4 +1,4 @@
-"""The tables on Keel's page that records decide: beside the best others in every setting, and without its parts."""
+"""The tables on Keel's page that records decide: beside the best others, without its parts, and with less memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 from benchmarks.own_method.ablation import FILE, WHOLE, of_the_whole
 from benchmarks.own_method.ablation import table as ablation_table
+from benchmarks.own_method.memory import FILE as MEMORY_FILE
+from benchmarks.own_method.memory import MANY, SETTING
 from docs.pages.data import RESULTS
 from docs.pages.leaderboard import RECORDS
 from fedkeel.papers.markdown import table
@@ -27,7 +29,7 @@ HEAD = ("", "last 10 %", "Keel's lead", "p", "rounds to", "MB to", "gradients a 
 
 def made(name: str) -> str:
     """What stands in the place of ``<!-- made: name -->`` in the notes."""
-    return {"comparison": comparison, "ablation": ablation}[name]()
+    return {"comparison": comparison, "ablation": ablation, "memory": memory}[name]()
 
 
 def comparison(folder: Path = RECORDS) -> str:
@@ -83,3 +85,15 @@ def ablation(file: Path = RESULTS / FILE.name, folder: Path = RECORDS) -> str:
             )
         parts.append(f"{about.title}:\n\n{ablation_table({part: list(runs.values()) for part, runs in late.items()})}")
     return "\n\n".join(parts)
+
+
+def memory(file: Path = RESULTS / MEMORY_FILE.name, folder: Path = RECORDS) -> str:
+    """The table of memories for many clients, which must be at the values that the leaderboard chose."""
+    found = json.loads(file.read_text(encoding="utf-8"))
+    chosen, _ = of_the_whole(contest(SETTING), Collected.of(SETTING, folder))
+    if found["values"] != chosen | MANY:
+        raise SystemExit(
+            f"{file.name} has other values of Keel than the leaderboard: remove it and run it again (python -m "
+            "benchmarks.own_method.memory)."
+        )
+    return ablation_table({kept: list(runs.values()) for kept, runs in found["late"].items()})

@@ -271,13 +271,16 @@ class Life:
 
 
 def show_table(columns: Sequence[str | tuple[str, str]], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; where its last column would be squeezed, that text stands indented below each row."""
+    """Print a table; where its last column would be squeezed, that text stands indented below each row.
+
+    Rows that are wider than the screen even so break between their cells: half a number is worse than a ragged table.
+    """
     cells = [[_heading(column) for column in columns], *([plain(str(cell)) for cell in row] for row in rows)]
     widths = [
         max(cell_len(line) for text in column for line in text.split("\n")) for column in zip(*cells, strict=True)
     ]
     before = sum(widths[:-1]) + 2 * (len(widths) - 1)
-    if console.width - before >= min(widths[-1], ROOM) or before - 2 > console.width:
+    if console.width - before >= min(widths[-1], ROOM):
         console.print(table(columns, rows))
         return
     for number, row in enumerate(cells):
@@ -287,9 +290,23 @@ def show_table(columns: Sequence[str | tuple[str, str]], rows: Sequence[Sequence
             else text + " " * (width - cell_len(text))
             for text, width, column in zip(row[:-1], widths, columns, strict=False)
         )
-        say(line.rstrip(), style="" if number else "bold")
+        if cell_len(line.rstrip()) > console.width:
+            line = _broken(row[:-1])
+        say(line.rstrip(), style="" if number else "bold", soft_wrap=True)
         if number and row[-1]:
             say(wrapped(row[-1]))
+
+
+def _broken(cells: Sequence[str]) -> str:
+    """The cells of a row in as many lines as it takes, all but the first indented."""
+    lines = [""]
+    for cell in filter(None, cells):
+        longer = f"{lines[-1]}  {cell}" if lines[-1].strip() else f"{lines[-1]}{cell}"
+        if lines[-1].strip() and cell_len(longer) > console.width:
+            lines.append(f"    {cell}")
+        else:
+            lines[-1] = longer
+    return "\n".join(lines)
 
 
 def _heading(column: str | tuple[str, str]) -> str:

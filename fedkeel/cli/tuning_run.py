@@ -250,8 +250,9 @@ def _show(board: Board) -> None:
     head: list[str | tuple[str, str]] = [
         HEAD[at] if HEAD[at] in ("algorithm", "chosen") else (HEAD[at], "right") for at in shown
     ]
-    show_table(head, [[row[at] for at in shown] for row in cells(board)])
-    if len(shown) < len(HEAD):
+    is_narrow = len(shown) < len(HEAD)
+    show_table(head, [[_shortened(row[at]) if is_narrow else row[at] for at in shown] for row in cells(board)])
+    if is_narrow:
         say(f"A terminal of {WIDE} columns shows {', '.join(LEFT_OUT)} as well; so does --json.", style="dim")
     for name, why in board.unfinished.items():
         say(f"not through: {name}: {why}")
@@ -259,6 +260,11 @@ def _show(board: Board) -> None:
         say(wrapped(f"cannot take part: {name}: {why}", ""))
     if board.absent and settings()[about.name].entrants == "all":
         say(wrapped(f"not run yet: {', '.join(board.absent)}", ""))
+
+
+def _shortened(cell: str) -> str:
+    """A cell without what its column says as well: a yardstick has no number, and under "rounds to" are targets."""
+    return cell.removesuffix(" (yardstick)").removesuffix(" reached")
 
 
 def publish_chosen(names: list[str], source: Path, target: Path, replace: bool) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.own_method.ablation import PARTS, WHOLE, of_the_whole
+from benchmarks.own_method.memory import MANY
 from docs.pages.data import NOTES, RESULTS, ROOT
-from docs.pages.own_method import ablation, comparison
+from docs.pages.own_method import ablation, comparison, memory
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.tuning import records as kept
 from fedkeel.tuning.contest import contest, is_yardstick
@@ -61,6 +62,18 @@ def test_an_ablation_of_other_runs_is_not_shown(tmp_path: Path) -> None:
             ablation(file, tmp_path)
     with pytest.raises(SystemExit, match="Keel is not through"):
         ablation(file, tmp_path / "nowhere")
+
+
+def test_memories_at_other_values_are_not_shown(tmp_path: Path) -> None:
+    for one in through(ABOUT, "keel", [0.85] * 5):
+        kept.write(tmp_path, one)
+    chosen, whole = of_the_whole(ABOUT, Collected.of(ABOUT.name, tmp_path))
+    file, late = tmp_path / "memory.json", {WHOLE: whole, "less": dict.fromkeys(whole, 0.84)}
+    file.write_text(json.dumps({"values": chosen | MANY, "late": late}))
+    assert "| less | 84.00 ± 0.00 | 1.00 ± 0.00 | < 0.001 |" in memory(file, tmp_path)
+    file.write_text(json.dumps({"values": chosen | MANY | {"training.lr": 0.2}, "late": late}))
+    with pytest.raises(SystemExit, match="remove it and run it again"):
+        memory(file, tmp_path)
 
 
 @pytest.mark.parametrize(
