@@ -3,8 +3,8 @@
     python -m benchmarks.own_method.memory
 
 The leaderboard's Fashion-MNIST setting otherwise, with all of its training samples, the values that tuning chose for
-Keel there and the first three of its fresh seeds. Nothing is tuned for this many clients. Runs that are in the file already are not
-repeated. Prints a table as the ablation does; Keel's page shows it.
+Keel there and the first three of its fresh seeds. Nothing is tuned for this many clients. Runs that are in the file
+already are not repeated. Prints a table as the ablation does; Keel's page shows it.
 """
 
 from __future__ import annotations
