@@ -77,7 +77,9 @@ def directories(folder: Path) -> Iterator[Path | Overview]:
     Links to other folders are not followed.
     """
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}; name one that holds runs, such as runs.")
+        raise DataError(
+            f"there is no folder {folder}: run something here first (fedkeel run), or name the folder that holds the runs."
+        )
     refused: list[OSError] = []
     for place, below, files in os.walk(folder, onerror=refused.append):
         below.sort()
