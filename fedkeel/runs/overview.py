@@ -78,7 +78,7 @@ def directories(folder: Path) -> Iterator[Path | Overview]:
     """
     if not folder.is_dir():
         raise DataError(
-            f"there is no folder {folder}: run something here first (fedkeel run), or name the folder that holds the runs."
+            f"there is no folder {folder}: run something here first (fedkeel run), or name a folder that holds runs."
         )
     refused: list[OSError] = []
     for place, below, files in os.walk(folder, onerror=refused.append):
