@@ -35,33 +35,30 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[100, 1000, 10000])
     parser.add_argument("--parameters", type=int, default=199_210, help="of the model; by default the 2NN's")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--most", type=int, nargs="+", default=[1000], help="also with so many remembered at most (m)")
-    parser.add_argument("--groups", type=int, nargs="*", default=[100], help="also with so many groups of clients (G)")
+    parser.add_argument(
+        "--most", type=int, nargs="+", default=[100, 1000], help="also with so many remembered at most (m)"
+    )
     parser.add_argument("--whole", type=int, default=1000, help="all are remembered up to so many clients")
     given = parser.parse_args()
     torch.set_num_threads(1)
     made = [
-        measured(N, given.parameters, given.rounds, **kept)
+        measured(N, given.parameters, given.rounds, m)
         for N in given.clients
-        for kept in [
-            *([{}] * (given.whole >= N)),
-            *({"m": m} for m in given.most if m < N),
-            *({"groups": G} for G in given.groups if G < N),
-        ]
+        for m in [*([None] * (given.whole >= N)), *(m for m in given.most if m < N)]
     ]
     print(json.dumps(made, indent=2))
 
 
-def measured(N: int, d: int, rounds: int, **kept: int) -> dict[str, float | int | None]:
+def measured(N: int, d: int, rounds: int, m: int | None) -> dict[str, float | int | None]:
     """Seconds of the server's step, of Keel and of FedAvg."""
     draw = torch.Generator().manual_seed(0)
     shared = torch.randn(1 + GROUPS, d, generator=draw) / d**0.5
     shared[1:] -= shared[1:].mean(0)  # what one group wants the others do not
     layout = Layout.of_parameters(nn.Linear(d, 1, bias=False))
     problem = Problem(torch.zeros(d), layout, torch.ones(N, dtype=torch.int64), 1)
-    keel, plain = make_algorithm("keel", **kept), make_algorithm("fedavg")
+    keel, plain = make_algorithm("keel", m=m), make_algorithm("fedavg")
     state, other = keel.server_init(problem), plain.server_init(problem)
-    state = filled(state, min([N, *kept.values()]), lambda i: answer(shared, i, draw), keel.params.beta2)
+    state = filled(state, N if m is None else m, lambda i: answer(shared, i, draw), keel.params.beta2)
     times: list[tuple[float, float]] = []
     for number in range(WARM_UP + rounds):
         ids = tuple(sorted(torch.randperm(N, generator=draw)[:COHORT].tolist()))
@@ -73,8 +70,7 @@ def measured(N: int, d: int, rounds: int, **kept: int) -> dict[str, float | int 
     ours, fedavgs = (statistics.median(column) for column in zip(*times, strict=True))
     return {
         "clients": N,
-        "m": kept.get("m"),
-        "groups": kept.get("groups"),
+        "m": m,
         "remembered": len(state.D),
         "active": int(state.noted["active"]),
         "parameters": d,

@@ -15,7 +15,7 @@ fall          step sizes fall within the round to this share, as FedSWA's do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -110,7 +110,7 @@ class Candidate(Algorithm):
         if params.projection:
             ids, updates = clients.ids, gaps(z, uploads.y)
             if params.groups:
-                ids, updates = memory.by_groups(ids, updates, params.groups)
+                ids, updates = grouped(ids, updates, params.groups)
             server = memory.mem_red(server, ids, clients.N)
             server = memory.remember(server, ids, updates, params.beta2)
             D, gram = memory.directions(server, params.beta2)
@@ -152,6 +152,14 @@ def agreement(m: Tensor, d: Tensor) -> float:
     """(1 + cos(m, d)) / 2; 1 where one of them is zero."""
     lengths = float(m.norm() * d.norm())
     return (1 + float(m @ d) / lengths) / 2 if lengths > 0 else 1.0
+
+
+def grouped(ids: Sequence[int], updates: Iterable[Tensor], groups: int) -> tuple[tuple[int, ...], list[Tensor]]:
+    """The mean update of every group (number modulo ``groups``) of which somebody is there."""
+    members: dict[int, list[Tensor]] = {}
+    for i, update in zip(ids, updates, strict=True):
+        members.setdefault(i % groups, []).append(update.clone())  # the next one comes in its place
+    return tuple(members), [torch.stack(found).mean(0) for found in members.values()]
 
 
 def softly_projected(m: Tensor, rows: Sequence[Tensor], give: np.ndarray) -> Tensor:

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from benchmarks.own_method.ablation import RECORDS, WHOLE, of_the_whole, table
-from benchmarks.own_method.runs import accuracy
+from benchmarks.own_method.runs import GROUPS, accuracy, variant
 from fedkeel.runs.atomic import write_atomically
-from fedkeel.tuning.contest import contest, final_experiment
+from fedkeel.tuning.contest import contest
 from fedkeel.tuning.records import Collected
 from fedkeel.tuning.spaces import Value
 
@@ -28,8 +28,8 @@ SETTING, SEEDS = "fashion-mnist", 3
 MANY: dict[str, Value] = {"partition.clients": 1000, "training.participation": 0.02, "data.samples": 60_000}
 MEMORIES: dict[str, dict[str, Value]] = {
     WHOLE: {},
-    "one memory for 10 clients (G = 100)": {"algorithm.groups": 100},
-    "one memory for 33 clients or 34 (G = 30)": {"algorithm.groups": 30},
+    "one memory for 10 clients (G = 100)": {GROUPS: 100},
+    "one memory for 33 clients or 34 (G = 30)": {GROUPS: 30},
     "remembers 100 clients (m = 100)": {"algorithm.m": 100},
     "no projection (ρ = −1)": {"algorithm.rho": -1.0},
 }
@@ -54,9 +54,9 @@ def main() -> None:
         runs = late.setdefault(kept, {})
         for seed in about.final_seeds[:SEEDS]:
             if str(seed) not in runs:
-                runs[str(seed)] = round(accuracy(final_experiment(about, "keel", values | change, seed)), 6)
+                runs[str(seed)] = round(accuracy(variant(about, values, change, seed)), 6)
                 write_atomically(given.out, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    print(table({kept: list(runs.values()) for kept, runs in late.items()}))
+    print(table(late))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,33 @@
-"""One run of the search or of the ablation, of which only its accuracy is kept."""
+"""Runs of the search and of the ablations, of which only the accuracy is kept."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+import tomllib
 from pathlib import Path
 
 from fedkeel import api, build, config
 from fedkeel.errors import DivergedError
+from fedkeel.tuning.contest import Contest, final_experiment
+from fedkeel.tuning.spaces import Value
+
+CANDIDATE = {"name": "benchmarks.own_method.candidates:Candidate"}
+GROUPS = "groups"
+"""Not a parameter of Keel's but of the candidate: one memory for each of so many groups of clients."""
+
+
+def variant(about: Contest, values: dict[str, Value], change: dict[str, Value], seed: int) -> config.Experiment:
+    """Keel's run after tuning with these values, changed; with ``GROUPS`` by the candidate, which is Keel otherwise."""
+    own = {name: value for name, value in change.items() if name != GROUPS}
+    experiment = final_experiment(about, "keel", values | own, seed)
+    if GROUPS not in change:
+        return experiment
+    table = tomllib.loads(config.dump(experiment))
+    params = {name: value for name, value in table["algorithm"].items() if name != "name"}
+    table["algorithm"] = CANDIDATE | params | {"projection": True, "full": True, GROUPS: change[GROUPS]}
+    (made,) = config.expand(table, [], allow_plugins=True)
+    return made
 
 
 def accuracy(experiment: config.Experiment, better: bool = False) -> float:

@@ -18,12 +18,11 @@ from typing import Any
 import optuna
 import torch
 
-from benchmarks.own_method.runs import accuracy
+from benchmarks.own_method.runs import CANDIDATE, accuracy
 from fedkeel import config
 from fedkeel.papers.plan import IN_ONE_PROCESS
 from fedkeel.tuning.contest import contest
 
-CANDIDATE = {"name": "benchmarks.own_method.candidates:Candidate"}
 PROJECTION = {"projection": True}
 BETA1 = (0.3, 0.97, 0.85)
 TAU = (0.2, 1.5, 1.0)

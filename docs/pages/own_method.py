@@ -83,7 +83,7 @@ def ablation(file: Path = RESULTS / FILE.name, folder: Path = RECORDS) -> str:
                 f"{file.name} has {setting} with other values of Keel than the leaderboard: remove that entry and "
                 f"run it again (python -m benchmarks.own_method.ablation {setting})."
             )
-        parts.append(f"{about.title}:\n\n{ablation_table({part: list(runs.values()) for part, runs in late.items()})}")
+        parts.append(f"{about.title}:\n\n{ablation_table(late)}")
     return "\n\n".join(parts)
 
 
@@ -96,4 +96,4 @@ def memory(file: Path = RESULTS / MEMORY_FILE.name, folder: Path = RECORDS) -> s
             f"{file.name} has other values of Keel than the leaderboard: remove it and run it again (python -m "
             "benchmarks.own_method.memory)."
         )
-    return ablation_table({kept: list(runs.values()) for kept, runs in found["late"].items()})
+    return ablation_table(found["late"])

@@ -16,7 +16,7 @@ vector, the directions of clients long absent do not underflow, and neither thos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -71,18 +71,6 @@ def mem_red(server: State, cohort: tuple[int, ...], m: int) -> State:
         age=torch.cat([server.age[kept], server.age.new_zeros(new)]),
         gram=gram,
     )
-
-
-def by_groups(ids: Sequence[int], updates: Iterable[Tensor], groups: int) -> tuple[tuple[int, ...], list[Tensor]]:
-    """The groups (client number modulo ``groups``) of which somebody is there, and the mean update of each [d]."""
-    sums: dict[int, Tensor] = {}
-    counts: dict[int, int] = {}
-    for i, update in zip(ids, updates, strict=True):
-        group = i % groups
-        counts[group] = counts.get(group, 0) + 1
-        # The next update comes in the memory of this one.
-        sums[group] = sums[group].add_(update) if group in sums else update.clone()
-    return tuple(sums), [total.div_(counts[group]) for group, total in sums.items()]
 
 
 def remember(server: State, cohort: tuple[int, ...], d: Iterable[Tensor], beta2: float) -> State:

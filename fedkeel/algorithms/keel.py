@@ -9,13 +9,10 @@ momentum is about to carry the model. Keel does both. Its clients are FedAvg's: 
              m = β1 m̃ + Σ_S a_i d_i
              m̃ ← argmin_u ‖u − m‖²  subject to  ⟨D[i], u⟩ ≥ ρ ‖m‖ ‖D[i]‖  for every remembered i
              x ← x − η_g m̃
-
-With G groups, i stands for all clients whose number modulo G is the same, and d_i for the mean over those in S.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -51,12 +48,6 @@ class Keel(Algorithm):
             {"lam": 0.6, "beta": 0.0},
         ),
         Law(
-            "Keel with a group for each client is Keel",
-            {"beta1": 0.3, "beta2": 0.6, "groups": 1000},
-            "keel",
-            {"beta1": 0.3, "beta2": 0.6},
-        ),
-        Law(
             "Keel without look-ahead is GradMA-S",
             {"beta1": 0.3, "beta2": 0.6, "eta_g": 1.2, "ahead": 0.0},
             "gradma_s",
@@ -72,33 +63,25 @@ class Keel(Algorithm):
         eta_g: float = Field(1.0, gt=0, description="η_g, server learning rate")
         ahead: float = Field(1.0, ge=0, le=1, description="κ, how far along the momentum clients start; 0: at x")
         m: int | None = Field(None, ge=1, description="m, clients remembered, at least a cohort; absent: all")
-        groups: int | None = Field(
-            None, ge=1, description="G, groups of clients (number modulo G) with one memory each; absent: one a client"
-        )
         rho: float = Field(0.0, ge=-1, lt=1, description="ρ, margin of the projection; −1 switches it off")
         weights: Literal["uniform", "n"] = Field("uniform", description="a_i of the mean update: 1/S, or by samples")
 
     @property
     def most_remembered(self) -> int | None:
-        kept = [number for number in (self.params.m, self.params.groups) if number is not None]
-        return min(kept, default=None)
+        return self.params.m
 
     def server_init(self, problem: Problem) -> State:
         return State(w=problem.w0, m=problem.zeros(), **memory.initial(problem, "flat"))
 
     def broadcast(self, server: State, round: Round, clients: Clients) -> Message:
-        memory.check_room(self.name, self.params.m, min(clients.S, self.params.groups or clients.S))
+        memory.check_room(self.name, self.params.m, clients.S)
         return Message(w=self._ahead(server))
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         params, clients, y, z = self.params, uploads.clients, uploads.y, self._ahead(server)
         m = params.beta1 * server.m + average_gap(z, y, clients.weights(params.weights))
-        ids: tuple[int, ...] = clients.ids
-        d: Iterable[Tensor] = gaps(z, y)
-        if params.groups is not None:
-            ids, d = memory.by_groups(ids, d, params.groups)
-        server = memory.mem_red(server, ids, params.m or clients.N)
-        server = memory.remember(server, ids, d, params.beta2)
+        server = memory.mem_red(server, clients.ids, params.m or clients.N)
+        server = memory.remember(server, clients.ids, gaps(z, y), params.beta2)
         D, gram = memory.directions(server, params.beta2)
         m_tilde, active = projected(m, D, params.rho, server.bounds, gram)
         server = server.replace(w=server.w - params.eta_g * m_tilde, m=m_tilde, gram=gram)

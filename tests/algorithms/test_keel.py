@@ -29,8 +29,6 @@ def run(cohorts: tuple[tuple[int, ...], ...] = ((0,), (1,)), **params: Any) -> S
         ({"rho": -1.0}, -0.165),
         ({"m": 1}, -0.165),
         ({"beta2": 0.0}, -0.165),
-        ({"groups": 1}, -0.165),
-        ({"groups": 2}, 0.1),
         ({"rho": -1.0, "ahead": 0.0}, -0.16),
         ({"rho": -1.0, "ahead": 0.4}, -0.162),
     ],
@@ -38,9 +36,8 @@ def run(cohorts: tuple[tuple[int, ...], ...] = ((0,), (1,)), **params: Any) -> S
 def test_two_rounds(params: dict[str, Any], expected: float) -> None:
     """Round 1: d = −0.1 = m̃ = D[0], x = 0.1. Round 2 starts from z = 0.1 + ½·0.1 = 0.15: d = 0.315, m = −0.05 + 0.315.
 
-    D = (−0.05, 0.315) leaves m̃ = 0. Where client 0 is not looked at, evicted or decayed to zero, x = 0.1 − 0.265; so
-    too where both have one memory, −0.05 + 0.315; with d taken at x itself, 0.1 − 0.26; from 0.4 of the way, z = 0.12,
-    0.1 − 0.262.
+    D = (−0.05, 0.315) leaves m̃ = 0. Where client 0 is not looked at, evicted or decayed to zero, x = 0.1 − 0.265; with
+    d taken at x itself, 0.1 − 0.26; from 0.4 of the way, z = 0.12, 0.1 − 0.262.
     """
     states, _ = rounds(run(**params), 2)
     assert [float(s.server.w[0]) for s in states] == pytest.approx([0, 0.1, expected])
@@ -84,18 +81,6 @@ def test_it_is_its_box() -> None:
     ours = least_squares.simulation(algorithm, clients, [0.3, -0.2], lr=eta, steps=2, cohorts=cohorts)
     got = [state.server.w.numpy() for state in least_squares.states(ours, len(cohorts))[1:]]
     np.testing.assert_allclose(got, found, atol=1e-12)
-
-
-def test_a_group_remembers_the_mean_of_those_who_are_there() -> None:
-    """Both at once from 0: d = (−0.1, 0.3), m = 0.1. Each for itself they leave nothing of it; as one group, D = 0.1.
-
-    One memory is enough room for any cohort then.
-    """
-    assert path(run(cohorts=((0, 1),)), 1) == pytest.approx([0, 0])
-    states, _ = rounds(run(cohorts=((0, 1),), groups=1, m=1), 1)
-    assert float(states[1].server.w[0]) == pytest.approx(-0.1)
-    assert states[1].server.buf.tolist() == [0]
-    assert float(states[1].server.D[0][0]) == pytest.approx(0.1)
 
 
 def test_a_memory_smaller_than_a_cohort_is_refused() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.own_method.ablation import PARTS, WHOLE, of_the_whole
+from benchmarks.own_method.ablation import PARTS, WHOLE, of_the_whole, table
 from benchmarks.own_method.memory import MANY
 from docs.pages.data import NOTES, RESULTS, ROOT
 from docs.pages.own_method import ablation, comparison, memory
@@ -62,6 +62,14 @@ def test_an_ablation_of_other_runs_is_not_shown(tmp_path: Path) -> None:
             ablation(file, tmp_path)
     with pytest.raises(SystemExit, match="Keel is not through"):
         ablation(file, tmp_path / "nowhere")
+
+
+def test_seeds_are_compared_with_themselves() -> None:
+    """One point less with either seed, in whatever order they were run; other seeds are not compared at all."""
+    whole = {"1": 0.80, "2": 0.90}
+    assert "| part | 84.00 ± 63.53 | 1.00 ± 0.00 |" in table({WHOLE: whole, "part": {"2": 0.89, "1": 0.79}})
+    with pytest.raises(SystemExit, match="was run with the seeds 1, the whole with 1, 2"):
+        table({WHOLE: whole, "part": {"1": 0.79}})
 
 
 def test_memories_at_other_values_are_not_shown(tmp_path: Path) -> None:
