@@ -70,7 +70,7 @@ def main() -> int:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     papers.draw_pictures()
-    leaderboard.draw_picture()
+    leaderboard.draw_pictures()
     print(f"{len(pages)} pages written, {len(old)} changed")
     return 0
 

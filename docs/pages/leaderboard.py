@@ -9,13 +9,14 @@ from docs.pages.pictures import drawn
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.papers.format import papers
 from fedkeel.papers.markdown import table
-from fedkeel.tuning.board import HEAD, Board, cells, listed, support
+from fedkeel.tuning.board import HEAD, Board, Ranking, cells, listed, support
 from fedkeel.tuning.contest import Entrants, settings
 from fedkeel.tuning.pictures import difference_chart
-from fedkeel.tuning.results import boards, ranking_of
+from fedkeel.tuning.results import boards, ranking_of, ranking_of_best
 
 PATH = ROOT / "docs" / "leaderboard.md"
 PICTURE = ROOT / "docs" / "pictures" / "leaderboard.png"
+PICTURE_OF_BEST = ROOT / "docs" / "pictures" / "leaderboard-best.png"
 RECORDS = ROOT / "results" / "leaderboard"
 PLAIN_MODELS = ("2nn", "lenet5")
 """Of the settings; they have no normalisation layers."""
@@ -30,20 +31,28 @@ def page(folder: Path = RECORDS) -> str:
         "seeds that are the same for everybody: partition, cohorts, batches and initial weights. "
         "[The rules](tuning.md). This page is made from the records in `results/leaderboard` by `docs/make_pages.py`.",
         _state(found),
-        _picture(found, folder),
+        _pictures(folder),
         *(_section(board) for board in found),
         _reading(),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def draw_picture(folder: Path = RECORDS) -> Path | None:
-    """The picture that the page shows, drawn if it has changed; gone if it shows none."""
-    ranks = ranking_of(boards([], [folder]), [folder])
-    if ranks is None:
-        PICTURE.unlink(missing_ok=True)
-        return None
-    return drawn(difference_chart(ranks), PICTURE)
+def rankings(folder: Path = RECORDS) -> dict[Path, Ranking | None]:
+    """What each picture of the page shows: all in the settings that are open to all, the best in the others."""
+    found = boards([], [folder])
+    return {PICTURE: ranking_of(found, [folder]), PICTURE_OF_BEST: ranking_of_best(found, [folder])}
+
+
+def draw_pictures(folder: Path = RECORDS) -> list[Path]:
+    """The pictures that the page shows, drawn if they have changed; gone if it shows none."""
+    shown = []
+    for path, ranks in rankings(folder).items():
+        if ranks is None:
+            path.unlink(missing_ok=True)
+        else:
+            shown.append(drawn(difference_chart(ranks), path))
+    return shown
 
 
 def _state(found: list[Board]) -> str:
@@ -76,16 +85,18 @@ def _who(name: str) -> str:
     return f"the {wanted.best} best of {wanted.of}{own}"
 
 
-def _picture(found: list[Board], folder: Path) -> str:
-    ranks = ranking_of(found, [folder])
-    if ranks is None:
-        return (
-            "There are too few results for mean ranks: it takes two algorithms that are through and five fresh seeds."
-        )
+def _pictures(folder: Path) -> str:
+    parts = [_picture(path, ranks) for path, ranks in rankings(folder).items() if ranks is not None]
+    few = "There are too few results for mean ranks: it takes two algorithms that are through and five fresh seeds."
+    return "\n\n".join(parts) or few
+
+
+def _picture(path: Path, ranks: Ranking) -> str:
+    best = " Who takes part was chosen by another setting." if path == PICTURE_OF_BEST else ""
     return (
-        f"![Mean ranks](pictures/{PICTURE.name})\n\nMean ranks over {ranks.blocks} paired runs of "
-        f"{', '.join(ranks.contests)}, of the {len(ranks.ranks)} algorithms that all of these have; methods whose bars "
-        f"do not overlap differ by more than the critical difference {ranks.difference:.2f} (Nemenyi, 5 %)."
+        f"![Mean ranks](pictures/{path.name})\n\nMean ranks over {ranks.blocks} paired runs of "
+        f"{listed(ranks.contests)}, of the {len(ranks.ranks)} algorithms that all of these have; methods whose bars "
+        f"do not overlap differ by more than the critical difference {ranks.difference:.2f} (Nemenyi, 5 %).{best}"
     )
 
 

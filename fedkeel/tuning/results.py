@@ -36,6 +36,22 @@ def ranking_of(found: Sequence[Board], folders: Sequence[Path]) -> Ranking | Non
     return ranking(ranked, [Collected.of(one.contest.name, *folders) for one in ranked])
 
 
+def ranking_of_best(found: Sequence[Board], folders: Sequence[Path]) -> Ranking | None:
+    """Mean ranks over the settings that only the best take part in, of those through with all of them.
+
+    The setting that they were chosen by is left out: there they were lucky, too.
+    """
+    ranked = [one for one in found if one.ranked and isinstance(settings()[one.contest.name].entrants, Entrants)]
+    through = [one for one in ranked if _has_all(one, folders)]
+    return ranking(through, [Collected.of(one.contest.name, *folders) for one in through])
+
+
+def _has_all(found: Board, folders: Sequence[Path]) -> bool:
+    """Whether everybody who takes part is through."""
+    name = found.contest.name
+    return {*entrants_of(name, folders)} <= {*(row.algorithm for row in found.rows), *found.not_run}
+
+
 def entrants_of(name: str, folders: Sequence[Path]) -> list[str]:
     """Who takes part in a setting, by the results of the one that it chooses from."""
     wanted = settings()[name].entrants

@@ -112,11 +112,19 @@ def test_the_remembered_directions_were_typed_right() -> None:
 
 def test_what_is_typed_of_the_leaderboard_is_what_the_records_say() -> None:
     """README counts methods, Keel's page names a p; both are prose that nobody makes from the records."""
-    first, second = boards(["fashion-mnist", "two-percent"], [ROOT / "results" / "leaderboard"])
+    names = ["fashion-mnist", "two-percent", "dirichlet-03"]
+    first, second, third = boards(names, [ROOT / "results" / "leaderboard"])
     could = sum(not is_yardstick(cls) and name not in first.not_run for name, cls in ALGORITHMS.items())
+    assert len(first.ranked) == could
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    few = {5: "five"}.get(len(second.ranked), str(len(second.ranked)))
-    assert f"{len(first.ranked)} of {could} methods in the first of its six settings, {few} in the second" in readme
+    counted = f"all {could} methods with ten clients a round, {len(second.ranked)} with two, {len(third.ranked)} with"
+    assert counted in readme
     (near,) = (row for row in first.ranked if row.algorithm == "fedproxm")
     notes = " ".join((NOTES / "keel.md").read_text(encoding="utf-8").split())
-    assert f"FedProxM (p = {near.p:.3f} when corrected for {len(first.ranked) - 1} comparisons)" in notes
+    assert f"(p = {near.p:.3f} when corrected for {len(first.ranked) - 1} comparisons)" in notes
+    assert [[row.algorithm for row in board.ranked].index("keel") for board in (first, second, third)] == [0, 0, 1]
+    level = [
+        {row.algorithm for row in board.ranked if row.p >= 0.05 and not row.diverged}
+        for board in (first, second, third)
+    ]
+    assert level == [{"gradma", "fedacg", "fedproxm"}, {"gradma", "gradma_s"}, {"gradma", "keel"}]
