@@ -21,6 +21,10 @@ FEW = 3
 """Seeds that a spread of their own takes; with fewer, that of the whole column counts if it is larger."""
 
 
+FAR = 10
+"""What is further from print than so many caps is another problem, in which an order shows nothing about this one."""
+
+
 @dataclass(frozen=True)
 class Margins:
     """How far apart two numbers may be for reasons that have nothing to do with the method."""
@@ -191,6 +195,8 @@ class Column:
         if near == "inside":
             though = f", though {_lost(relations)}" if relations.reversed else ""
             return Verdict("reproduced", f"{how}{though}.")
+        if relations.hold and self._is_far(entry):
+            return Verdict("not reproduced", f"{how}: another problem than the paper's, though {_kept(relations)}.")
         if relations.hold:
             return Verdict("direction holds", f"{how}, but {_kept(relations)}.")
         kind: Kind = "not comparable" if near == "unclear" else "not reproduced"
@@ -230,6 +236,13 @@ class Column:
         if printed.uncertain:
             return "unclear", f"{how}, a printed digit is uncertain"
         return ("unclear", f"{how}, which the spread of seeds leaves open") if gap <= allowed else ("outside", how)
+
+    def _is_far(self, entry: Entry) -> bool:
+        """Whether ours and print are too far apart for one problem; bounds and divergence do not tell."""
+        assert entry.ours is not None
+        goal = self._goal(entry.printed)
+        known = entry.printed.kind == "value" and not entry.ours.beyond and math.isfinite(entry.ours.value)
+        return known and abs(entry.ours.value - goal) > FAR * self._margins.of(self._margins.cap, goal)
 
     def _amount(self, amount: float) -> str:
         return f"{amount:.2g}" if amount < 10 else shown(amount)

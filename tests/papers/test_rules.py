@@ -148,6 +148,21 @@ def test_far_but_in_the_printed_order_is_a_direction() -> None:
     assert found.says.endswith("the printed order against Base shows here.")
 
 
+@pytest.mark.parametrize(
+    ("measure", "print_", "near", "far"),
+    [(ACCURACY, 90.0, 60.1, 59.9), (LOSS, 20.0, 49.9, 50.1), (ROUNDS, 50.0, 249.0, 251.0)],
+)
+def test_ten_caps_away_is_another_problem(measure: Measure, print_: float, near: float, far: float) -> None:
+    """Caps are 3 points, 15 % and 40 %: 30 points, 2.5 times the loss, five times the rounds. The baseline is behind in
+    print and here."""
+    lower = measure is not ACCURACY
+    for here, kind in ((near, "direction holds"), (far, "not reproduced")):
+        base = entry(2 * print_ if lower else print_ / 2, 3 * here if lower else here / 3)
+        found = judged(measure, entry(print_, here, own=True), base)
+        assert found.kind == kind
+        assert ("another problem" in found.says) == (here == far)
+
+
 def test_far_and_in_another_order_is_not_reproduced() -> None:
     found = judged(ROUNDS, entry(62, 320.0, own=True), entry(158, 300.0))
     assert found == Verdict(
