@@ -29,10 +29,11 @@ def boards(names: Sequence[str], folders: Sequence[Path]) -> list[Board]:
 def ranking_of(found: Sequence[Board], folders: Sequence[Path]) -> Ranking | None:
     """Mean ranks over the settings that have results: those open to all, where there is one.
 
-    Others have only the best of them, and a ranking takes the methods that all its settings have.
+    Others have only the best of them, and a ranking takes the methods that all its settings have. So a setting with
+    which not everybody is through waits while there is another.
     """
     for_all = [one for one in found if one.ranked and settings()[one.contest.name].entrants == "all"]
-    ranked = for_all or found
+    ranked = [one for one in for_all if _has_all(one, folders)] or for_all or found
     return ranking(ranked, [Collected.of(one.contest.name, *folders) for one in ranked])
 
 

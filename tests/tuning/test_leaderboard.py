@@ -191,6 +191,21 @@ def test_settings_of_a_few_do_not_cut_the_ranking_down_to_them(tmp_path: Path) -
     assert set(few.ranks) == {"fedavg", "feddc"}
 
 
+def test_a_setting_that_has_hardly_begun_does_not_cut_the_ranking_down_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three take part; all are through with one setting, two with the other, which waits."""
+    three = ["fedavg", "feddc", "fedprox"]
+    monkeypatch.setattr("fedkeel.tuning.results.entrants", lambda name, ranking: three)
+    for name, entered in {"fashion-mnist": three, "mnist": three[:2]}.items():
+        for algorithm in entered:
+            for one in through(small(name), algorithm, [0.8] * 5):
+                kept.write(tmp_path, one)
+    ranks = ranking_of(boards([], [tmp_path]), [tmp_path])
+    assert ranks is not None
+    assert (ranks.contests, set(ranks.ranks)) == (("fashion-mnist",), {*three})
+
+
 def test_the_best_are_ranked_where_they_were_not_chosen(tmp_path: Path) -> None:
     """Keel is the best but for the papers' methods, all of which take part. A setting without one of them waits."""
     entered = [*(paper.own[0] for paper in papers().values()), "keel"]
