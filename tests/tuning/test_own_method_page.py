@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from benchmarks.own_method.ablation import PARTS, WHOLE, of_the_whole, table
 from benchmarks.own_method.memory import MANY
+from benchmarks.own_method.runs import GROUPS, variant
 from docs.pages.data import NOTES, RESULTS, ROOT
 from docs.pages.own_method import ablation, comparison, memory
 from fedkeel.algorithms.registry import ALGORITHMS
@@ -16,6 +18,7 @@ from fedkeel.tuning import records as kept
 from fedkeel.tuning.contest import contest, is_yardstick
 from fedkeel.tuning.records import Collected
 from fedkeel.tuning.results import boards
+from fedkeel.tuning.spaces import Value
 from tests.tuning.made import through
 
 ABOUT = contest("fashion-mnist")
@@ -70,6 +73,15 @@ def test_seeds_are_compared_with_themselves() -> None:
     assert "| part | 84.00 ± 63.53 | 1.00 ± 0.00 |" in table({WHOLE: whole, "part": {"2": 0.89, "1": 0.79}})
     with pytest.raises(SystemExit, match="was run with the seeds 1, the whole with 1, 2"):
         table({WHOLE: whole, "part": {"1": 0.79}})
+
+
+def test_groups_are_the_candidates_and_all_else_is_as_in_keels_run() -> None:
+    values: dict[str, Value] = {"training.lr": 0.2, "algorithm.beta1": 0.7}
+    plain, grouped = (variant(ABOUT, values, change, 3) for change in ({}, {GROUPS: 30}))
+    assert plain.algorithm.name == "keel"
+    assert plain.algorithm_params()["beta1"] == 0.7
+    assert grouped.algorithm_params() == plain.algorithm_params() | {"projection": True, "full": True, "groups": 30}
+    assert grouped.model_copy(update={"algorithm": plain.algorithm}) == plain
 
 
 def test_memories_at_other_values_are_not_shown(tmp_path: Path) -> None:
@@ -128,3 +140,7 @@ def test_what_is_typed_of_the_leaderboard_is_what_the_records_say() -> None:
         for board in (first, second, third)
     ]
     assert level == [{"gradma", "fedacg", "fedproxm"}, {"gradma", "gradma_s"}, {"gradma", "keel"}]
+    for board in (first, third):  # "the fewest rounds and bytes to the target, under either skew"
+        arrived = [row for row in board.ranked if not math.isnan(row.rounds_to)]
+        assert min(arrived, key=lambda row: row.rounds_to).algorithm == "keel"
+        assert min(arrived, key=lambda row: row.bytes_to).algorithm == "keel"

@@ -134,7 +134,8 @@ def uphill(
     task: Task, w: Tensor, b: Tensor, batches: Sequence[Batch], loss: PerSample, etas: Sequence[float], steps: int
 ) -> list[list[Tensor]]:
     """``learning.uphill.uphill``, in the fastest way there is."""
-    way = uphill_by_hand if task.chain is not None and task.by_hand and len(batches) else plain_uphill
+    known = task.chain is not None and task.by_hand and len(batches) and steps
+    way = uphill_by_hand if known else plain_uphill
     return way(task, w, b, batches, loss, etas, steps)
 
 
