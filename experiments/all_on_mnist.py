@@ -1,4 +1,4 @@
-"""Every registered algorithm with its defaults on one federation: accuracy, rounds to 90 %, time and traffic.
+"""The algorithms with their defaults on one federation: accuracy, rounds to 90 %, time and traffic.
 
 No paper's experiment: one common setting, in which no default may diverge. MNIST, 100 clients of 600 samples with
 class shares from Dirichlet(0.1), 10 of them a round; 2NN; 2 local epochs, batches of 50 (24 steps), η = 0.1, gradients

@@ -365,3 +365,9 @@ def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     exec(shortened(code), {"__name__": "readme"})
     assert (tmp_path / "model.safetensors").stat().st_size > 100_000
     assert "%" in capsys.readouterr().out
+
+
+def test_no_page_has_an_empty_table() -> None:
+    """A results file without rows once gave a table of nothing."""
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert not re.search(r"^\|\s*\|$", page.read_text(encoding="utf-8"), re.MULTILINE), page.name

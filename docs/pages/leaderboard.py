@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from docs.pages.data import ROOT
@@ -12,7 +13,7 @@ from fedkeel.papers.markdown import table
 from fedkeel.tuning.board import HEAD, Board, Ranking, cells, listed, support
 from fedkeel.tuning.contest import Entrants, settings
 from fedkeel.tuning.pictures import difference_chart
-from fedkeel.tuning.results import boards, ranking_of, ranking_of_best
+from fedkeel.tuning.results import Leaderboard
 
 PATH = ROOT / "docs" / "leaderboard.md"
 PICTURE = ROOT / "docs" / "pictures" / "leaderboard.png"
@@ -22,32 +23,38 @@ PLAIN_MODELS = ("2nn", "lenet5")
 """Of the settings; they have no normalisation layers."""
 
 
-def page(folder: Path = RECORDS) -> str:
-    """The whole page, from the records of a folder."""
-    found = boards([], [folder])
+@cache
+def published() -> Leaderboard:
+    """Read once, however many pages show parts of it."""
+    return Leaderboard(RECORDS)
+
+
+def page(about: Leaderboard | None = None) -> str:
+    """The whole page, from the published records or others."""
+    about = about or published()
+    found = about.boards()
     parts = [
         "# Leaderboard",
         "Every algorithm is tuned with the same budget on samples held out of the training data, then run with fresh "
         "seeds that are the same for everybody: partition, cohorts, batches and initial weights. "
         "[The rules](tuning.md). This page is made from the records in `results/leaderboard` by `docs/make_pages.py`.",
         _state(found),
-        _pictures(folder),
+        _pictures(about),
         *(_section(board) for board in found),
         _reading(),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def rankings(folder: Path = RECORDS) -> dict[Path, Ranking | None]:
+def rankings(about: Leaderboard) -> dict[Path, Ranking | None]:
     """What each picture of the page shows: all in the settings that are open to all, the best in the others."""
-    found = boards([], [folder])
-    return {PICTURE: ranking_of(found, [folder]), PICTURE_OF_BEST: ranking_of_best(found, [folder])}
+    return {PICTURE: about.ranking(), PICTURE_OF_BEST: about.ranking_of_best()}
 
 
-def draw_pictures(folder: Path = RECORDS) -> list[Path]:
+def draw_pictures() -> list[Path]:
     """The pictures that the page shows, drawn if they have changed; gone if it shows none."""
     shown = []
-    for path, ranks in rankings(folder).items():
+    for path, ranks in rankings(published()).items():
         if ranks is None:
             path.unlink(missing_ok=True)
         else:
@@ -85,8 +92,8 @@ def _who(name: str) -> str:
     return f"the {wanted.best} best of {wanted.of}{own}"
 
 
-def _pictures(folder: Path) -> str:
-    parts = [_picture(path, ranks) for path, ranks in rankings(folder).items() if ranks is not None]
+def _pictures(about: Leaderboard) -> str:
+    parts = [_picture(path, ranks) for path, ranks in rankings(about).items() if ranks is not None]
     few = "There are too few results for mean ranks: it takes two algorithms that are through and five fresh seeds."
     return "\n\n".join(parts) or few
 

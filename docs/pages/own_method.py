@@ -11,12 +11,12 @@ from benchmarks.own_method.ablation import table as ablation_table
 from benchmarks.own_method.memory import FILE as MEMORY_FILE
 from benchmarks.own_method.memory import MANY, SETTING
 from docs.pages.data import RESULTS
-from docs.pages.leaderboard import RECORDS
+from docs.pages.leaderboard import published
 from fedkeel.papers.markdown import table
 from fedkeel.tuning.board import Board, Row, percent
 from fedkeel.tuning.contest import contest
 from fedkeel.tuning.records import Collected
-from fedkeel.tuning.results import boards
+from fedkeel.tuning.results import Leaderboard
 from fedkeel.tuning.statistics import Interval, paired
 
 OWN = "keel"
@@ -32,12 +32,13 @@ def made(name: str) -> str:
     return {"comparison": comparison, "ablation": ablation, "memory": memory}[name]()
 
 
-def comparison(folder: Path = RECORDS) -> str:
+def comparison(about: Leaderboard | None = None) -> str:
     """A table for each setting that Keel is through with."""
-    found = [board for board in boards([], [folder]) if any(row.algorithm == OWN for row in board.ranked)]
+    about = about or published()
+    found = [board for board in about.boards() if any(row.algorithm == OWN for row in board.ranked)]
     if not found:
         return "It is not on the leaderboard yet."
-    return "\n\n".join(_compared(board, Collected.of(board.contest.name, folder)) for board in found)
+    return "\n\n".join(_compared(board, about.records(board.contest.name)) for board in found)
 
 
 def _compared(board: Board, records: Collected) -> str:
@@ -70,27 +71,27 @@ def _cells(row: Row, late: dict[str, list[float]]) -> list[str]:
     ]
 
 
-def ablation(file: Path = RESULTS / FILE.name, folder: Path = RECORDS) -> str:
+def ablation(file: Path = RESULTS / FILE.name, about: Leaderboard | None = None) -> str:
     """A table for each setting that it was done in, which must be of the runs that the leaderboard has."""
     found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if not found:
         return "It has not been taken apart yet."
-    parts = []
+    parts, board = [], about or published()
     for setting, measured in found.items():
-        about, late = contest(setting), measured["late"]
-        if (measured["chosen"], late[WHOLE]) != of_the_whole(about, Collected.of(setting, folder)):
+        played, late = contest(setting), measured["late"]
+        if (measured["chosen"], late[WHOLE]) != of_the_whole(played, board.records(setting)):
             raise SystemExit(
                 f"{file.name} has {setting} with other values of Keel than the leaderboard: remove that entry and "
                 f"run it again (python -m benchmarks.own_method.ablation {setting})."
             )
-        parts.append(f"{about.title}:\n\n{ablation_table(late)}")
+        parts.append(f"{played.title}:\n\n{ablation_table(late)}")
     return "\n\n".join(parts)
 
 
-def memory(file: Path = RESULTS / MEMORY_FILE.name, folder: Path = RECORDS) -> str:
+def memory(file: Path = RESULTS / MEMORY_FILE.name, about: Leaderboard | None = None) -> str:
     """The table of memories for many clients, which must be at the values that the leaderboard chose."""
     found = json.loads(file.read_text(encoding="utf-8"))
-    chosen, _ = of_the_whole(contest(SETTING), Collected.of(SETTING, folder))
+    chosen, _ = of_the_whole(contest(SETTING), (about or published()).records(SETTING))
     if found["values"] != chosen | MANY:
         raise SystemExit(
             f"{file.name} has other values of Keel than the leaderboard: remove it and run it again (python -m "

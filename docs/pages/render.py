@@ -285,6 +285,8 @@ def _results(name: str) -> str:
     for path in sorted(RESULTS.glob("*.json")):
         subject = path.stem.partition("_")[0]
         head, rows = table_of(path)
+        if not rows:
+            continue
         if subject == name:
             blocks.append(_result_table(head, rows))
         elif subject in ("all", RELATED.get(name)) and any(row.get("algorithm") == name for row in rows):
@@ -296,7 +298,13 @@ def _results(name: str) -> str:
 
 def _all_results() -> str:
     """The results that span all algorithms, whole."""
-    blocks = [_result_table(*table_of(path)) for path in sorted(RESULTS.glob("all_*.json"))]
+    blocks = []
+    for path in sorted(RESULTS.glob("all_*.json")):
+        head, rows = table_of(path)
+        blocks.append(_result_table(head, rows))
+        measured = {row["algorithm"] for row in rows}
+        missing = [f"`{name}`" for name in ALGORITHMS if name not in measured]
+        blocks += [f"Not measured in this setting: {', '.join(missing)}."] if missing else []
     return "## Measured\n\n" + "\n\n".join(blocks) + "\n" if blocks else ""
 
 

@@ -44,11 +44,13 @@ class Settings(BaseModel):
 
 def _is_text(value: Any) -> bool:
     """Whether all text in a value can be written; lists may be in lists, as deep as somebody likes."""
+    if value is None or isinstance(value, int | float):
+        return True
     waiting, seen = [value], set[int]()
     while waiting:
         one = waiting.pop()
         if isinstance(one, str):
-            if any("\ud800" <= letter <= "\udfff" for letter in one):
+            if not one.isascii() and any("\ud800" <= letter <= "\udfff" for letter in one):
                 return False
         elif isinstance(one, dict | list | tuple) and id(one) not in seen:
             seen.add(id(one))

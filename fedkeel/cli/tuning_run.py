@@ -96,7 +96,7 @@ def run_chosen(
 ) -> None:
     """Run a setting of the leaderboard."""
     about = contest(name).with_budget(*budget)
-    chosen = named(algorithms) or results.entrants_of(name, [way.out, published])
+    chosen = named(algorithms) or results.Leaderboard(way.out, published).entrants(name)
     outcome = conduct(about, chosen, way)
     if not way.quiet:
         _show(results.board_of(about, outcome.records))
@@ -215,14 +215,15 @@ class Watching:
 
 def show_boards(names: list[str], folders: list[Path], plot: Path | None, as_json: bool) -> None:
     """The tables of some settings, or of all, and what is not there."""
-    boards = results.boards(names, folders)
+    leaderboard = results.Leaderboard(*folders)
+    boards = leaderboard.boards(names)
     if as_json:
         print_json([as_table(board) for board in boards])
     else:
         for board in boards:
             _show(board)
     if plot is not None:
-        found = results.ranking_of(boards, folders)
+        found = leaderboard.ranking(names)
         if found is None:
             raise InputError(
                 "there is too little to rank: it takes two algorithms that are through, and five runs of each."

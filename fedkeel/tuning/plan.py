@@ -47,36 +47,44 @@ def planned(contest: Contest, algorithm: str, stage: Stage, number: int, values:
 MINE = "move the records of {} away, or choose another folder with --out"
 
 
-def check_current(contest: Contest, record: Tried, trials: Sequence[Tried], where: Path, advice: str = MINE) -> Planned:
-    """The run that a record is of, in this contest as it is now; refuses one that is of another.
+def check_current(
+    contest: Contest, trials: Sequence[Tried], finals: Sequence[Tried], where: Path, advice: str = MINE
+) -> list[Planned]:
+    """The runs that an algorithm's records are of, in this contest as it is now; refuses those that are of another.
 
-    ``trials`` are all of its algorithm: a run after tuning must have the values of the best. ``advice`` is what to do
-    about a record that is refused.
+    ``trials`` are all that it has: a run after tuning must have the values of the best. ``advice`` is what to do about
+    a record that is refused.
     """
 
-    def stale(why: str) -> InputError:
+    def stale(record: Tried, why: str) -> InputError:
         what = advice.format(record.algorithm)
         return InputError(f"the record {record.name} of {record.contest} in {where} {why}; {what}.")
 
-    space, start = searched(contest, record.algorithm)
-    if record.space != plain(space):
-        raise stale("was tuned over another space")
-    values = record.chosen
-    if (record.stage, record.number) == ("trial", 0) and values != start:
-        raise stale("does not have the values that tuning begins with")
-    if record.stage == "final":
-        if len(trials) < contest.trials:
-            raise stale("has not all trials beside it that its values were chosen from")
-        values = best(list(trials)).choice
-    run = planned(contest, record.algorithm, record.stage, record.number, values)
-    if record.trials != contest.trials or (record.stage == "trial" and record.number >= contest.trials):
-        raise stale(f"is one of {record.trials} trials where {contest.trials} are asked for")
-    if record.chosen != values:
-        raise stale("does not have the values of the best trial")
-    why = computed_otherwise(run.experiment, run.key, record.key, record.experiment)
-    if why:
-        raise stale(f"is not one of the setting as it is now: {why}")
-    return run
+    def run_of(record: Tried) -> Planned:
+        if record.space != plain(space):
+            raise stale(record, "was tuned over another space")
+        values = record.chosen
+        if (record.stage, record.number) == ("trial", 0) and values != start:
+            raise stale(record, "does not have the values that tuning begins with")
+        if record.stage == "final":
+            if len(trials) < contest.trials:
+                raise stale(record, "has not all trials beside it that its values were chosen from")
+            values = best(list(trials)).choice
+        run = planned(contest, record.algorithm, record.stage, record.number, values)
+        if record.trials != contest.trials or (record.stage == "trial" and record.number >= contest.trials):
+            raise stale(record, f"is one of {record.trials} trials where {contest.trials} are asked for")
+        if record.chosen != values:
+            raise stale(record, "does not have the values of the best trial")
+        why = computed_otherwise(run.experiment, run.key, record.key, record.experiment)
+        if why:
+            raise stale(record, f"is not one of the setting as it is now: {why}")
+        return run
+
+    records = [*trials, *finals]
+    if not records:
+        return []
+    space, start = searched(contest, records[0].algorithm)
+    return [run_of(record) for record in records]
 
 
 def budgeted(contest: Contest, found: Collected, where: Path) -> Contest:
@@ -103,6 +111,6 @@ def budgeted(contest: Contest, found: Collected, where: Path) -> Contest:
         rounds=next(iter(lengths["final"]), contest.rounds),
         seeds=max((one.seeds for one in found.found.values()), default=contest.seeds),
     )
-    for record in found.found.values():
-        check_current(made, record, found.trials(record.algorithm), where)
+    for algorithm in found.algorithms():
+        check_current(made, found.trials(algorithm), found.finals(algorithm), where)
     return made

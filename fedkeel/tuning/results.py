@@ -18,48 +18,68 @@ def board_of(about: Contest, found: Collected, where: Path = Path()) -> Board:
     return board(budgeted(about, found, where), found)
 
 
-def boards(names: Sequence[str], folders: Sequence[Path]) -> list[Board]:
-    """Of some settings, or of all."""
-    for name in names:
+class Leaderboard:
+    """The settings with what some folders have on record of them.
+
+    Each setting is read, and its records compared with it, once: this is how things were when it was first asked for.
+    """
+
+    def __init__(self, *folders: Path) -> None:
+        self._folders = folders
+        self._records: dict[str, Collected] = {}
+        self._boards: dict[str, Board] = {}
+
+    def records(self, name: str) -> Collected:
+        """Of one setting."""
+        if name not in self._records:
+            self._records[name] = Collected.of(name, *self._folders)
+        return self._records[name]
+
+    def board(self, name: str) -> Board:
+        """The table of one setting."""
         if name not in settings():
             raise unknown("setting of the leaderboard", name, list(settings()))
-    return [board_of(contest(name), Collected.of(name, *folders), folders[0]) for name in names or settings()]
+        if name not in self._boards:
+            self._boards[name] = board_of(contest(name), self.records(name), self._folders[0])
+        return self._boards[name]
 
+    def boards(self, names: Sequence[str] = ()) -> list[Board]:
+        """Of some settings, or of all."""
+        return [self.board(name) for name in names or settings()]
 
-def ranking_of(found: Sequence[Board], folders: Sequence[Path]) -> Ranking | None:
-    """Mean ranks over the settings that have results: those open to all, where there is one.
+    def ranking(self, names: Sequence[str] = ()) -> Ranking | None:
+        """Mean ranks over the settings (of these, or of all) that have results: those open to all, where there is one.
 
-    Others have only the best of them, and a ranking takes the methods that all its settings have. So a setting with
-    which not everybody is through waits while there is another.
-    """
-    for_all = [one for one in found if one.ranked and settings()[one.contest.name].entrants == "all"]
-    ranked = [one for one in for_all if _has_all(one, folders)] or for_all or found
-    return ranking(ranked, [Collected.of(one.contest.name, *folders) for one in ranked])
+        Others have only the best of them, and a ranking takes the methods that all its settings have. So a setting with
+        which not everybody is through waits while there is another.
+        """
+        found = self.boards(names)
+        for_all = [one for one in found if one.ranked and settings()[one.contest.name].entrants == "all"]
+        return self._ranked([one for one in for_all if self._has_all(one)] or for_all or found)
 
+    def ranking_of_best(self) -> Ranking | None:
+        """Mean ranks over the settings that only the best take part in, of those through with all of them.
 
-def ranking_of_best(found: Sequence[Board], folders: Sequence[Path]) -> Ranking | None:
-    """Mean ranks over the settings that only the best take part in, of those through with all of them.
+        The setting that they were chosen by is left out: there they were lucky, too.
+        """
+        chosen = [
+            one for one in self.boards() if one.ranked and isinstance(settings()[one.contest.name].entrants, Entrants)
+        ]
+        return self._ranked([one for one in chosen if self._has_all(one)])
 
-    The setting that they were chosen by is left out: there they were lucky, too.
-    """
-    ranked = [one for one in found if one.ranked and isinstance(settings()[one.contest.name].entrants, Entrants)]
-    through = [one for one in ranked if _has_all(one, folders)]
-    return ranking(through, [Collected.of(one.contest.name, *folders) for one in through])
+    def entrants(self, name: str) -> list[str]:
+        """Who takes part in a setting, by the results of the one that it chooses from."""
+        wanted = settings()[name].entrants
+        if not isinstance(wanted, Entrants):
+            return entrants(name, None)
+        return entrants(name, [row.algorithm for row in self.board(wanted.of).ranked])
 
+    def _ranked(self, found: Sequence[Board]) -> Ranking | None:
+        return ranking(found, [self.records(one.contest.name) for one in found])
 
-def _has_all(found: Board, folders: Sequence[Path]) -> bool:
-    """Whether everybody who takes part is through."""
-    name = found.contest.name
-    return {*entrants_of(name, folders)} <= {*(row.algorithm for row in found.rows), *found.not_run}
-
-
-def entrants_of(name: str, folders: Sequence[Path]) -> list[str]:
-    """Who takes part in a setting, by the results of the one that it chooses from."""
-    wanted = settings()[name].entrants
-    if not isinstance(wanted, Entrants):
-        return entrants(name, None)
-    (first,) = boards([wanted.of], folders)
-    return entrants(name, [row.algorithm for row in first.ranked])
+    def _has_all(self, found: Board) -> bool:
+        """Whether everybody who takes part is through."""
+        return {*self.entrants(found.contest.name)} <= {*(row.algorithm for row in found.rows), *found.not_run}
 
 
 def publish(names: Sequence[str], source: Path, target: Path, replace: bool = False) -> Iterator[str]:

@@ -113,10 +113,9 @@ class _Desk:
         there, known = Collected.of(self.contest.name, folder), Collected(self.found).algorithms()
         for algorithm in (name for name in self.algorithms if name not in known):
             trials = there.trials(algorithm)
-            for record in trials + there.finals(algorithm):
-                if record.stage == "final" and record.number not in self.contest.final_seeds:
-                    continue
-                run = check_current(self.contest, record, trials, folder, advice)
+            finals = [one for one in there.finals(algorithm) if one.number in self.contest.final_seeds]
+            runs = check_current(self.contest, trials, finals, folder, advice)
+            for run, record in zip(runs, trials + finals, strict=True):
                 self.found[algorithm, record.stage, record.number] = record
                 self._forget(run)
                 self.hear(News(run, "kept", record.rounds, record=record))

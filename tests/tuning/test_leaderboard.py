@@ -21,7 +21,7 @@ from fedkeel.tuning.contest import Contest, contest, final_experiment, settings,
 from fedkeel.tuning.pictures import difference_chart
 from fedkeel.tuning.plan import budgeted
 from fedkeel.tuning.records import Collected, Tried
-from fedkeel.tuning.results import boards, entrants_of, publish, ranking_of, ranking_of_best
+from fedkeel.tuning.results import Leaderboard, publish
 from tests.tuning.made import TINY, record, through
 
 FIVE = replace(TINY, seeds=5)
@@ -147,7 +147,7 @@ def test_values_that_are_not_those_of_the_best_trial_are_refused() -> None:
 
 
 def test_the_page_without_records_says_so() -> None:
-    text = pages.page(Path("nowhere"))
+    text = pages.page(Leaderboard(Path("nowhere")))
     for name, one in settings().items():
         assert f"## {name}\n\n{one.title}.\n\nNot run yet." in text
         assert f"fedkeel leaderboard run {name} --algorithms" in text
@@ -163,11 +163,11 @@ def test_the_page_with_records_has_every_algorithm_and_the_command_of_its_budget
     for one in through(about, "fedavg", [0.8] * 5) + through(about, "feddc", [0.81] * 5):
         kept.write(tmp_path, one)
     kept.write(tmp_path, record(about, "fedprox", "trial", 0, 0.5))
-    text = pages.page(tmp_path)
+    text = pages.page(Leaderboard(tmp_path))
     assert "**Diverged:**" not in text
     for one in through(about, "scaffold", [0.79] * 5, diverged=(3,)):
         kept.write(tmp_path, one)
-    text = pages.page(tmp_path)
+    text = pages.page(Leaderboard(tmp_path))
     assert "| 3 | SCAFFOLD | 1 of 5 diverged, else 79.00 |" in text
     assert "**Diverged:** SCAFFOLD. The chosen values held for the 2 rounds of a trial" in text
     assert "| 1 | FedDC | 81.00 ± 0.00 |" in text
@@ -183,10 +183,10 @@ def test_settings_of_a_few_do_not_cut_the_ranking_down_to_them(tmp_path: Path) -
         for algorithm in entered:
             for one in through(small(name), algorithm, [0.8] * 5):
                 kept.write(tmp_path, one)
-    ranks = ranking_of(boards([], [tmp_path]), [tmp_path])
+    ranks = Leaderboard(tmp_path).ranking()
     assert ranks is not None
     assert (ranks.contests, set(ranks.ranks)) == (("fashion-mnist",), {"fedavg", "feddc", "fedprox"})
-    few = ranking_of(boards(["two-percent"], [tmp_path]), [tmp_path])
+    few = Leaderboard(tmp_path).ranking(["two-percent"])
     assert few is not None
     assert set(few.ranks) == {"fedavg", "feddc"}
 
@@ -201,7 +201,7 @@ def test_a_setting_that_has_hardly_begun_does_not_cut_the_ranking_down_either(
         for algorithm in entered:
             for one in through(small(name), algorithm, [0.8] * 5):
                 kept.write(tmp_path, one)
-    ranks = ranking_of(boards([], [tmp_path]), [tmp_path])
+    ranks = Leaderboard(tmp_path).ranking()
     assert ranks is not None
     assert (ranks.contests, set(ranks.ranks)) == (("fashion-mnist",), {*three})
 
@@ -213,14 +213,14 @@ def test_the_best_are_ranked_where_they_were_not_chosen(tmp_path: Path) -> None:
         for algorithm in entered if name != "dirichlet-03" else entered[1:]:
             for one in through(small(name), algorithm, [0.9 if algorithm == "keel" else 0.8] * 5):
                 kept.write(tmp_path, one)
-    ranks = ranking_of_best(boards([], [tmp_path]), [tmp_path])
+    ranks = Leaderboard(tmp_path).ranking_of_best()
     assert ranks is not None
     assert (ranks.contests, ranks.blocks) == (("two-percent",), 5)
     assert ranks.ranks["keel"] == 1.0
 
 
 def test_the_published_pictures_are_those_of_the_records() -> None:
-    for path, ranks in pages.rankings().items():
+    for path, ranks in pages.rankings(pages.published()).items():
         assert ranks is not None
         expected = pictures.digest_of(difference_chart(ranks))
         assert pictures.drawing_of(path.read_bytes()) == expected, "run docs/make_pages.py"
@@ -253,9 +253,9 @@ def test_a_setting_of_the_best_takes_them_from_the_first(tmp_path: Path) -> None
     about = small()
     for one in through(about, "slowmo", [0.8] * 5):
         kept.write(tmp_path, one)
-    assert "slowmo" in entrants_of("lenet", [tmp_path])
+    assert "slowmo" in Leaderboard(tmp_path).entrants("lenet")
     with pytest.raises(InputError, match="run that first"):
-        entrants_of("lenet", [tmp_path / "nowhere"])
+        Leaderboard(tmp_path / "nowhere").entrants("lenet")
 
 
 def test_the_command_shows_tables_and_draws_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

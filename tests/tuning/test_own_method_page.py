@@ -12,12 +12,13 @@ from benchmarks.own_method.ablation import PARTS, WHOLE, of_the_whole, table
 from benchmarks.own_method.memory import MANY
 from benchmarks.own_method.runs import GROUPS, variant
 from docs.pages.data import NOTES, RESULTS, ROOT
+from docs.pages.leaderboard import published
 from docs.pages.own_method import ablation, comparison, memory
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.tuning import records as kept
 from fedkeel.tuning.contest import contest, is_yardstick
 from fedkeel.tuning.records import Collected
-from fedkeel.tuning.results import boards
+from fedkeel.tuning.results import Leaderboard
 from fedkeel.tuning.spaces import Value
 from tests.tuning.made import through
 
@@ -39,14 +40,14 @@ def test_keel_stands_beside_the_three_best_and_what_it_is_made_of(tmp_path: Path
     for name, values in accuracies.items():
         for one in through(ABOUT, name, values, diverged=(2,) if name == "gradma_s" else ()):
             kept.write(tmp_path, one)
-    text = comparison(tmp_path)
+    text = comparison(Leaderboard(tmp_path))
     assert "Keel is number 2 of 7." in text
     assert "| FedDC | 84.00 ± 0.00 | 1.00 ± 0.00 | < 0.001 | 1 | 1 | 1 |" in text
     assert "| SCAFFOLD | 83.80 ± 0.56 | 1.20 ± 0.56 | 0.004 | 1 | 1 | 1 |" in text
     assert "| FedACG | 60.00 ± 0.00 | 25.00 ± 0.00 | < 0.001 | 0 of 5 seeds | – | 1 |" in text
     assert "| GradMA-S | 1 of 5 diverged | – | – |" in text
     assert "FedProx" not in text
-    assert comparison(tmp_path / "nowhere") == "It is not on the leaderboard yet."
+    assert comparison(Leaderboard(tmp_path / "nowhere")) == "It is not on the leaderboard yet."
 
 
 def test_an_ablation_of_other_runs_is_not_shown(tmp_path: Path) -> None:
@@ -56,15 +57,15 @@ def test_an_ablation_of_other_runs_is_not_shown(tmp_path: Path) -> None:
     late = {WHOLE: whole} | {part: dict.fromkeys(whole, 0.8) for part in PARTS}
     file = tmp_path / "ablation.json"
     file.write_text(json.dumps({ABOUT.name: {"chosen": chosen, "late": late}}))
-    assert "| no momentum (β1 = 0) | 80.00 ± 0.00 | 5.00 ± 0.00 | < 0.001 |" in ablation(file, tmp_path)
+    assert "| no momentum (β1 = 0) | 80.00 ± 0.00 | 5.00 ± 0.00 | < 0.001 |" in ablation(file, Leaderboard(tmp_path))
     tuned_otherwise = {"chosen": chosen | {"training.lr": 0.2}, "late": late}
     run_otherwise = {"chosen": chosen, "late": late | {WHOLE: {}}}
     for other in (tuned_otherwise, run_otherwise):
         file.write_text(json.dumps({ABOUT.name: other}))
         with pytest.raises(SystemExit, match="remove that entry and run it again"):
-            ablation(file, tmp_path)
+            ablation(file, Leaderboard(tmp_path))
     with pytest.raises(SystemExit, match="Keel is not through"):
-        ablation(file, tmp_path / "nowhere")
+        ablation(file, Leaderboard(tmp_path / "nowhere"))
 
 
 def test_seeds_are_compared_with_themselves() -> None:
@@ -90,10 +91,10 @@ def test_memories_at_other_values_are_not_shown(tmp_path: Path) -> None:
     chosen, whole = of_the_whole(ABOUT, Collected.of(ABOUT.name, tmp_path))
     file, late = tmp_path / "memory.json", {WHOLE: whole, "less": dict.fromkeys(whole, 0.84)}
     file.write_text(json.dumps({"values": chosen | MANY, "late": late}))
-    assert "| less | 84.00 ± 0.00 | 1.00 ± 0.00 | < 0.001 |" in memory(file, tmp_path)
+    assert "| less | 84.00 ± 0.00 | 1.00 ± 0.00 | < 0.001 |" in memory(file, Leaderboard(tmp_path))
     file.write_text(json.dumps({"values": chosen | MANY | {"training.lr": 0.2}, "late": late}))
     with pytest.raises(SystemExit, match="remove it and run it again"):
-        memory(file, tmp_path)
+        memory(file, Leaderboard(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_the_remembered_directions_were_typed_right() -> None:
 def test_what_is_typed_of_the_leaderboard_is_what_the_records_say() -> None:
     """README counts methods, Keel's page names a p; both are prose that nobody makes from the records."""
     names = ["fashion-mnist", "two-percent", "dirichlet-03"]
-    first, second, third = boards(names, [ROOT / "results" / "leaderboard"])
+    first, second, third = published().boards(names)
     could = sum(not is_yardstick(cls) and name not in first.not_run for name, cls in ALGORITHMS.items())
     assert len(first.ranked) == could
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())

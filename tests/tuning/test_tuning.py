@@ -254,10 +254,10 @@ def test_a_tuning_that_began_elsewhere_is_refused() -> None:
     about = contest("fashion-mnist")
     _, start = searched(about, "keel")
     began = record(about, "keel", "trial", 0, 0.5)
-    assert check_current(about, began, [began], Path()).chosen == start
+    assert check_current(about, [began], [], Path())[0].chosen == start
     other = record(about, "keel", "trial", 0, 0.5, start | {"algorithm.beta1": 0.8, "algorithm.beta2": 0.6})
     with pytest.raises(InputError, match="the values that tuning begins with"):
-        check_current(about, other, [other], Path())
+        check_current(about, [other], [], Path())
 
 
 def test_a_failure_stops_one_algorithm_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
