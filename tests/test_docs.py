@@ -371,3 +371,10 @@ def test_no_page_has_an_empty_table() -> None:
     """A results file without rows once gave a table of nothing."""
     for page in (ROOT / "docs").rglob("*.md"):
         assert not re.search(r"^\|\s*\|$", page.read_text(encoding="utf-8"), re.MULTILINE), page.name
+
+
+def test_modules_that_pages_name_are_there() -> None:
+    """`engine/server.py` in a page is a file of the repository or of the package; files move, and pages stay behind."""
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        for path in re.findall(r"`([\w.-]+/[\w./-]+\.py)`", page.read_text(encoding="utf-8")):
+            assert any((folder / path).is_file() for folder in (ROOT, ROOT / "fedkeel")), f"{page.name}: {path}"
