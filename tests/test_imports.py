@@ -68,7 +68,16 @@ def test_imports_go_one_way(part: str) -> None:
         assert not extra, f"{path.relative_to(PACKAGE)} imports {sorted(extra)}"
 
 
-@pytest.mark.parametrize("code", ["import fedkeel", "import fedkeel.data", "from fedkeel.cli import main"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import fedkeel",
+        "import fedkeel.data",
+        "from fedkeel.cli import main",
+        "from fedkeel.cli.main import app; app(['data'], standalone_mode=False)",
+        "import fedkeel.cli.runs, fedkeel.cli.screen, fedkeel.runs.overview",  # what `fedkeel runs` needs
+    ],
+)
 def test_light_imports_do_not_load_torch(code: str) -> None:
     result = subprocess.run(
         [sys.executable, "-c", f"import sys; {code}; sys.exit('torch' in sys.modules)"], cwd=PACKAGE.parent, check=False

@@ -7,7 +7,8 @@ from rich.cells import cell_len
 
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.cli import listings, screen
-from fedkeel.cli.screen import BLOCKS, duration, fitted, sparkline
+from fedkeel.cli.life import BLOCKS, sparkline
+from fedkeel.cli.screen import duration, fitted
 
 WIDTHS = [60, 80, 120]
 

@@ -44,7 +44,7 @@ class Settings(BaseModel):
 
 def _is_text(value: Any) -> bool:
     """Whether all text in a value can be written; lists may be in lists, as deep as somebody likes."""
-    if value is None or isinstance(value, int | float):
+    if type(value) in _NEVER_TEXT:
         return True
     waiting, seen = [value], set[int]()
     while waiting:
@@ -54,8 +54,13 @@ def _is_text(value: Any) -> bool:
                 return False
         elif isinstance(one, dict | list | tuple) and id(one) not in seen:
             seen.add(id(one))
-            waiting.extend([*one, *one.values()] if isinstance(one, dict) else one)
+            inside = [*one, *one.values()] if isinstance(one, dict) else one
+            waiting += [part for part in inside if type(part) not in _NEVER_TEXT]
     return True
+
+
+_NEVER_TEXT = frozenset({int, float, bool, type(None)})
+"""Most of what a record holds, and what need not be looked into."""
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from fedkeel import api, build, config
 from fedkeel.algorithms.registry import ALGORITHMS
+from fedkeel.cli.life import Life
 from fedkeel.cli.scenes import SCENES, Outcome, Scene, outcome
-from fedkeel.cli.screen import Life, comparison_table, console, say, show_table, wrapped
+from fedkeel.cli.screen import comparison_table, console, say, show_table, wrapped
 from fedkeel.comparison.histories import compare
 from fedkeel.data import save_chart
 from fedkeel.errors import InputError

@@ -15,8 +15,9 @@ import typer
 
 from fedkeel import api, changes, config, sweeps
 from fedkeel.cli import output
+from fedkeel.cli.life import Clock, Life, identity
 from fedkeel.cli.main import complain, print_json, without_nan
-from fedkeel.cli.screen import Clock, Life, a_few, headline, identity, say, show_table
+from fedkeel.cli.screen import a_few, headline, say, show_table
 from fedkeel.engine.simulation import Simulation
 from fedkeel.errors import DivergedError, FedkeelError, InputError
 from fedkeel.runs.connection import FILE

@@ -12,7 +12,7 @@ from typing import Any
 from fedkeel.api import Run, read_run
 from fedkeel.cli.main import print_json, without_nan
 from fedkeel.cli.screen import say, show_table, wrapped
-from fedkeel.engine.noted import MEASURED, Noted
+from fedkeel.engine.names import MEASURED, Noted
 from fedkeel.errors import FedkeelError
 from fedkeel.measure.at_clients import Newcomers, OwnModels
 from fedkeel.runs.fairness import Fairness, fairness

@@ -13,8 +13,9 @@ from pathlib import Path
 from fedkeel import build, config
 from fedkeel.cli import experiments
 from fedkeel.cli.experiments import Options
+from fedkeel.cli.life import Life, reports
 from fedkeel.cli.main import print_json
-from fedkeel.cli.screen import Life, headline, reports, say, show_table
+from fedkeel.cli.screen import headline, say, show_table
 from fedkeel.data.sources import SITES, brings_clients
 from fedkeel.engine.sites import SiteRounds
 from fedkeel.errors import InputError, invalid

@@ -28,7 +28,7 @@ import torch
 
 from fedkeel.costs.structure import Structure
 from fedkeel.costs.trial import Called, Trial
-from fedkeel.engine.noted import TIMED
+from fedkeel.engine.names import TIMED
 from fedkeel.engine.schedule import RandomSchedule
 from fedkeel.engine.simulation import Simulation
 from fedkeel.runs.store import Store

@@ -6,17 +6,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from fedkeel.engine.names import CLOCK, MEASURED, TIMED, Noted
 from fedkeel.errors import FedkeelError, shown
 
-Noted = float | dict[int, float]
-"""One number, or one for each client (by id) whose upload counted."""
 LONGEST = 100
 """Characters of a name."""
-MEASURED, TIMED, CLOCK = "measure.", "time.", "clock."
-"""How names begin that belong to the run and not to its algorithm: what ``[measure]`` asks for, where time went, and
-what the virtual clock says."""
-TIME = f"{CLOCK}time"
-"""Virtual seconds from the start of the run to the end of the round."""
 
 
 class NotedError(FedkeelError):

@@ -17,7 +17,7 @@ from fedkeel.algorithms.state import State
 from fedkeel.engine.averaging import Averaged
 from fedkeel.engine.exchange import About, Answers, Call, Model, Outcome, Question, Respondents
 from fedkeel.engine.executors import Computing
-from fedkeel.engine.noted import TIMED, Noted
+from fedkeel.engine.names import TIMED, Noted
 from fedkeel.engine.randomness import Purpose, part_seeds
 from fedkeel.engine.samples import asked_of
 from fedkeel.engine.server import RoundRecord, Server, ServerState, UnansweredError

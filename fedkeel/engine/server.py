@@ -21,7 +21,8 @@ from fedkeel.algorithms.server_steps import average
 from fedkeel.algorithms.state import State, bytes_down
 from fedkeel.engine.averaging import Averaged, Averaging
 from fedkeel.engine.exchange import About, Answers, Call, Fault, Model, Outcome, Question
-from fedkeel.engine.noted import Noted, as_noted, both
+from fedkeel.engine.names import Noted
+from fedkeel.engine.noted import as_noted, both
 from fedkeel.engine.randomness import Moment, Purpose, torch_seed
 from fedkeel.engine.robust import check_cohort, check_robust, needs, resistant, resistant_buffers
 from fedkeel.engine.schedule import Schedule

@@ -20,7 +20,7 @@ from fedkeel.engine.behind import Behind
 from fedkeel.engine.client import answer_each
 from fedkeel.engine.clock import Devices
 from fedkeel.engine.exchange import Answers, Call, Fault, Model, Respondents
-from fedkeel.engine.noted import CLOCK, TIME
+from fedkeel.engine.names import CLOCK, TIME
 from fedkeel.engine.randomness import Purpose, generator
 from fedkeel.engine.residents import Residents
 from fedkeel.engine.schedule import round_half_up

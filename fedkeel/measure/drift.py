@@ -33,7 +33,7 @@ from fedkeel.algorithms.contract import Algorithm
 from fedkeel.algorithms.state import State
 from fedkeel.engine.client import Work, local_of
 from fedkeel.engine.devices import CPU
-from fedkeel.engine.noted import MEASURED, Noted
+from fedkeel.engine.names import MEASURED, Noted
 from fedkeel.engine.randomness import Moment, Purpose, generator, torch_seed
 from fedkeel.engine.residents import Residents
 from fedkeel.engine.rounds import Rounds, RunState, Seen

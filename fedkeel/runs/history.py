@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from typing import Any
 
-from fedkeel.engine.noted import TIME, TIMED, Noted
+from fedkeel.engine.names import TIME, TIMED, Noted
 from fedkeel.errors import InputError, as_html, unknown
 from fedkeel.runs.fairness import Fairness
 from fedkeel.runs.reported import Reported, reported

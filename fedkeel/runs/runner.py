@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from fedkeel.algorithms.validate import Settings
 from fedkeel.engine.averaging import Averaging, Kind
 from fedkeel.engine.exchange import Fault, Model
-from fedkeel.engine.noted import TIMED, Noted
+from fedkeel.engine.names import TIMED, Noted
 from fedkeel.engine.rounds import Look, Rounds, RunState
 from fedkeel.engine.server import RoundRecord
 from fedkeel.engine.settings import Until

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedkeel.algorithms.state import State
 from fedkeel.engine.averaging import Averaged
-from fedkeel.engine.noted import TIMED, Noted
+from fedkeel.engine.names import TIMED, Noted
 from fedkeel.engine.rounds import RunState
 from fedkeel.engine.server import RoundRecord
 from fedkeel.errors import DataError, FedkeelError

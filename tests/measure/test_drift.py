@@ -22,7 +22,7 @@ from fedkeel.algorithms.state import State
 from fedkeel.check import tiny_simulation
 from fedkeel.data import Federation
 from fedkeel.engine.exchange import Fault
-from fedkeel.engine.noted import Noted
+from fedkeel.engine.names import Noted
 from fedkeel.engine.rounds import Rounds
 from fedkeel.engine.settings import Faults
 from fedkeel.errors import InputError

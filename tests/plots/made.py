@@ -3,7 +3,7 @@
 from typing import Any
 
 from fedkeel.comparison.groups import Read
-from fedkeel.engine.noted import Noted
+from fedkeel.engine.names import Noted
 from fedkeel.errors import DataError
 from fedkeel.plots.sources import Chosen, Source
 from fedkeel.runs.history import History, Measured, RoundSummary
