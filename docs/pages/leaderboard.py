@@ -12,6 +12,9 @@ from fedkeel.papers.format import papers
 from fedkeel.papers.markdown import table
 from fedkeel.tuning.board import HEAD, Board, Ranking, cells, listed, support
 from fedkeel.tuning.contest import Entrants, settings
+from fedkeel.tuning.overall import cells as rows
+from fedkeel.tuning.overall import head
+from fedkeel.tuning.overall import support as support_over_all
 from fedkeel.tuning.pictures import difference_chart
 from fedkeel.tuning.results import Leaderboard
 
@@ -40,6 +43,7 @@ def page(about: Leaderboard | None = None) -> str:
         "[The rules](tuning.md). This page is made from the records in `results/leaderboard` by `docs/make_pages.py`.",
         _state(found),
         _pictures(about),
+        _overall(about),
         *(_section(board) for board in found),
         _reading(),
     ]
@@ -105,6 +109,20 @@ def _picture(path: Path, ranks: Ranking) -> str:
         f"{listed(ranks.contests)}, of the {len(ranks.ranks)} algorithms that all of these have; methods whose bars "
         f"do not overlap differ by more than the critical difference {ranks.difference:.2f} (Nemenyi, 5 %).{best}"
     )
+
+
+def _overall(about: Leaderboard) -> str:
+    found = about.overall()
+    if found is None:
+        return ""
+    how = (
+        "The settings that everybody who takes part is through with, except the one by which they were chosen; each "
+        "counts alike. *mean*: of the accuracies over the last 10 % of the rounds. *behind the first*: mean of the "
+        "differences on the same seeds, ± 95 % (a spread for each setting, Welch's degrees of freedom), *p* "
+        "Holm-corrected. Then the place in each setting, among all that ran there. This speaks of other seeds in these "
+        "settings, not of other settings."
+    )
+    return "\n\n".join(["## Over all settings", support_over_all(found), table(head(found), rows(found)), how])
 
 
 def _section(board: Board) -> str:

@@ -22,9 +22,10 @@ from fedkeel.cli.screen import a_few, console, duration, fitted, say, show_table
 from fedkeel.errors import InputError, unknown
 from fedkeel.runs.interrupt import StopRequest
 from fedkeel.theme import save_chart
-from fedkeel.tuning import results
+from fedkeel.tuning import overall, results
 from fedkeel.tuning.board import HEAD, Board, as_table, cells, said
 from fedkeel.tuning.contest import Contest, contest, contest_of, settings, why_not
+from fedkeel.tuning.overall import Overall
 from fedkeel.tuning.records import best
 from fedkeel.tuning.work import BEST, News, Outcome, work
 
@@ -222,6 +223,8 @@ def show_boards(names: list[str], folders: list[Path], plot: Path | None, as_jso
     else:
         for board in boards:
             _show(board)
+        if not names and (over_all := leaderboard.overall()) is not None:
+            _show_overall(over_all)
     if plot is not None:
         found = leaderboard.ranking(names)
         if found is None:
@@ -261,6 +264,13 @@ def _show(board: Board) -> None:
         say(wrapped(f"cannot take part: {name}: {why}", ""))
     if board.absent and settings()[about.name].entrants == "all":
         say(wrapped(f"not run yet: {', '.join(board.absent)}", ""))
+
+
+def _show_overall(found: Overall) -> None:
+    say("\nover all settings that everybody is through with, but the one that they were chosen by", style="bold")
+    say(wrapped(overall.support(found), ""))
+    columns = overall.head(found)
+    show_table([one if one == "algorithm" else (one, "right") for one in columns], overall.cells(found))
 
 
 def _shortened(cell: str) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 from fedkeel.algorithms.registry import ALGORITHMS
 from fedkeel.tuning.contest import Contest, is_yardstick, why_not
@@ -214,6 +214,11 @@ def percent(interval: Interval) -> str:
     return f"{100 * interval.mean:.2f}{half}"
 
 
+def said_of_p(p: float) -> str:
+    """``0.034``, ``< 0.001`` or a dash."""
+    return "–" if math.isnan(p) else ("< 0.001" if p < 0.001 else f"{p:.3f}")
+
+
 HEAD = ("#", "algorithm", "last 10 %", "last round", "rounds to", "MB to", "rank", "p", "steps", "chosen")
 
 
@@ -235,7 +240,7 @@ def cells(board: Board) -> list[list[str]]:
                 f"{row.rounds_to:.0f}" if not math.isnan(row.rounds_to) else lacking,
                 f"{row.bytes_to / 1e6:,.0f}" if not math.isnan(row.bytes_to) else "–",
                 "–" if math.isnan(row.rank) else f"{row.rank:.1f}",
-                "–" if math.isnan(row.p) else ("< 0.001" if row.p < 0.001 else f"{row.p:.3f}"),
+                said_of_p(row.p),
                 f"{row.steps:.0f}{'' if row.gradients == 1 else f' × {row.gradients:.2g}'}",
                 said(row.chosen),
             ]
@@ -248,6 +253,26 @@ def support(board: Board) -> str:
     if len(board.ranked) < 2 or board.contest.seeds < 2:
         return ""
     first, *others = board.ranked
+    return f"{first.title} comes first over {first.seeds} seeds: {ahead(others)}."
+
+
+class Compared(Protocol):
+    """A method beside the first."""
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def p(self) -> float:
+        """That it is as good as the first; NaN where that was not tested."""
+
+    @property
+    def diverged(self) -> int:
+        """Seeds."""
+
+
+def ahead(others: Sequence[Compared]) -> str:
+    """Of whom the first is ahead, and of whom that cannot be said."""
     level = [row.title for row in others if not (row.p < SURE or row.diverged)]
     broken = [row.title for row in others if row.diverged and not row.p < SURE]
     behind = len(others) - len(level) - len(broken)
@@ -256,7 +281,7 @@ def support(board: Board) -> str:
         *([f"statistically level with {listed(level)}"] if level else []),
         *([f"not compared with {listed(broken)}, some of whose seeds diverged"] if broken else []),
     ]
-    return f"{first.title} comes first over {first.seeds} seeds: {'; '.join(parts)}."
+    return "; ".join(parts)
 
 
 def listed(names: Sequence[str]) -> str:

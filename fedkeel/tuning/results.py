@@ -9,6 +9,7 @@ from fedkeel.errors import unknown
 from fedkeel.tuning import records as kept
 from fedkeel.tuning.board import Board, Ranking, board, ranking
 from fedkeel.tuning.contest import Contest, Entrants, contest, entrants, settings
+from fedkeel.tuning.overall import Overall, overall
 from fedkeel.tuning.plan import budgeted
 from fedkeel.tuning.records import Collected
 
@@ -66,6 +67,16 @@ class Leaderboard:
             one for one in self.boards() if one.ranked and isinstance(settings()[one.contest.name].entrants, Entrants)
         ]
         return self._ranked([one for one in chosen if self._has_all(one)])
+
+    def overall(self) -> Overall | None:
+        """Over all settings that everybody who takes part is through with.
+
+        One that others choose from is left out: who takes part there was lucky in it, the first above all.
+        """
+        chosen_by = {one.entrants.of for one in settings().values() if isinstance(one.entrants, Entrants)}
+        found = [one for one in self.boards() if one.contest.name not in chosen_by and one.ranked]
+        through = [one for one in found if self._has_all(one)]
+        return overall(through, [self.records(one.contest.name) for one in through])
 
     def entrants(self, name: str) -> list[str]:
         """Who takes part in a setting, by the results of the one that it chooses from."""

@@ -55,6 +55,37 @@ def paired(one: Sequence[float], two: Sequence[float]) -> Paired:
     return Paired(t, float(stats.wilcoxon(differences).pvalue) if enough else math.nan)
 
 
+@dataclass(frozen=True)
+class Stratified:
+    """Whether two methods differ over several settings that count alike, by paired differences inside each of them."""
+
+    lead: Interval
+    """Mean over the settings of their mean differences."""
+    p: float
+    """That it is 0, two-sided; NaN if a setting has fewer than two pairs."""
+
+    @classmethod
+    def of(cls, settings: Sequence[Sequence[float]]) -> Stratified:
+        """From the differences of every setting.
+
+        The mean of k means has the variance Σ s_i²/n_i / k², each setting with a spread of its own, so its degrees of
+        freedom are Welch's and Satterthwaite's. It speaks of other seeds in these settings, not of other settings.
+        """
+        from scipy.stats import t
+
+        mean = fmean(fmean(differences) for differences in settings)
+        if any(len(differences) < 2 for differences in settings):
+            return cls(Interval(mean, math.nan), math.nan)
+        parts = [stdev(differences) ** 2 / len(differences) for differences in settings]
+        if not any(parts):  # as in ``paired``
+            return cls(Interval(mean, 0.0), 0.0 if mean else 1.0)
+        error = math.sqrt(sum(parts)) / len(settings)
+        spread = sum(part**2 / (len(own) - 1) for part, own in zip(parts, settings, strict=True))
+        freedom = sum(parts) ** 2 / spread
+        half = float(t.ppf(1 - LEVEL / 2, freedom)) * error
+        return cls(Interval(mean, half), float(2 * t.sf(abs(mean) / error, freedom)))
+
+
 def holm(p: Mapping[str, float]) -> dict[str, float]:
     """p corrected for their number (Holm 1979): the k-th smallest of m is multiplied by m − k + 1, and none sinks."""
     known = sorted((value, name) for name, value in p.items() if not math.isnan(value))

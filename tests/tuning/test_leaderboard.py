@@ -219,6 +219,41 @@ def test_the_best_are_ranked_where_they_were_not_chosen(tmp_path: Path) -> None:
     assert ranks.ranks["keel"] == 1.0
 
 
+def test_over_all_settings_but_the_one_that_chose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FedDC leads FedAvg by 2 points in one setting and is 1 behind in the other: half a point over both, each time
+    with the same spread. FedProx has a seed that diverged, and is not compared. Fashion-MNIST, where FedAvg is far
+    ahead, chose who takes part and does not count."""
+    three = ["fedavg", "feddc", "fedprox"]
+    monkeypatch.setattr("fedkeel.tuning.results.entrants", lambda name, ranking: three)
+    won = [0.00, 0.01, 0.02, 0.03, 0.04]
+    for name, lead in {"fashion-mnist": -0.2, "mnist": 0.0, "two-percent": -0.03}.items():
+        values = {
+            "fedavg": [0.7] * 5,
+            "feddc": [0.7 + lead + own for own in won],
+            "fedprox": [0.6] * 5,
+        }
+        for algorithm, late in values.items():
+            for one in through(small(name), algorithm, late):
+                broken = algorithm == "fedprox" and name == "mnist" and (one.stage, one.number) == ("final", 1)
+                kept.write(tmp_path, one.model_copy(update={"ended": "diverged"}) if broken else one)
+    found = Leaderboard(tmp_path).overall()
+    assert found is not None
+    assert found.contests == ("mnist", "two-percent")
+    first, second, third = found.standings
+    assert [one.algorithm for one in found.standings] == ["feddc", "fedavg", "fedprox"]
+    assert (first.mean, second.lead.mean) == pytest.approx((0.705, 0.005))
+    assert (first.places, second.places) == ((1, 2), (2, 1))
+    assert (third.diverged, math.isnan(third.p)) == (1, True)
+    assert (
+        "FedDC comes first over mnist and two-percent: statistically level with FedAvg; not compared with FedProx"
+        in (pages.page(Leaderboard(tmp_path)))
+    )
+    show_boards([], [tmp_path], None, False)
+    assert "behind the first" in capsys.readouterr().out
+
+
 def test_the_published_pictures_are_those_of_the_records() -> None:
     for path, ranks in pages.rankings(pages.published()).items():
         assert ranks is not None

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fedkeel.tuning.statistics import Interval, critical_difference, holm, paired, ranks
+from fedkeel.tuning.statistics import Interval, Stratified, critical_difference, holm, paired, ranks
 
 
 def test_an_interval_of_three_values() -> None:
@@ -48,3 +48,28 @@ def test_ranks_are_shared_by_equals() -> None:
 def test_the_critical_difference_of_demsar() -> None:
     """Four classifiers on 14 data sets at 5 %: q = 2.569, CD = 2.569·√(4·5/(6·14)) = 1.25 (JMLR 7, page 11)."""
     assert critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
+
+
+def test_settings_count_alike_whatever_their_spread() -> None:
+    """Differences 1, 3 and 0, 2: means 2 and 1, each with s²/n = 2/2 = 1. So the mean 1.5 has the error √(1 + 1)/2 and
+    (1 + 1)²/(1 + 1) = 2 degrees of freedom, for which p = 1 − t/√(t² + 2) with t = 1.5·√2, and t_0.975 = 4.302653."""
+    found = Stratified.of([[1.0, 3.0], [0.0, 2.0]])
+    t = 1.5 * math.sqrt(2)
+    assert found.lead.mean == 1.5
+    assert found.lead.half == pytest.approx(4.302653 / math.sqrt(2), rel=1e-6)
+    assert found.p == pytest.approx(1 - t / math.sqrt(t**2 + 2))
+
+
+def test_one_setting_is_the_paired_t_test() -> None:
+    differences = [0.1, 0.4, -0.2, 0.3, 0.2]
+    found = Stratified.of([differences])
+    assert found.p == pytest.approx(paired(differences, [0.0] * 5).t)
+    assert (found.lead.mean, found.lead.half) == pytest.approx(
+        (Interval.of(differences).mean, Interval.of(differences).half)
+    )
+
+
+def test_a_setting_of_many_seeds_does_not_outvote_one_of_few() -> None:
+    """Ten times 0 and twice 1: the mean of the means is 1/2, not 1/6."""
+    assert Stratified.of([[0.0] * 10, [1.0, 1.0]]).lead.mean == 0.5
+    assert math.isnan(Stratified.of([[0.0] * 10, [1.0]]).p)
