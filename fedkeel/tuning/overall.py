@@ -29,8 +29,10 @@ class Standing:
     """That they are alike (``Stratified``), Holm-corrected; NaN as above."""
     places: tuple[int, ...]
     """In every setting, among all that took part there."""
+    seeds: int
+    """Of all settings."""
     diverged: int
-    """Seeds of all settings; each counts as accuracy 0."""
+    """How many of them ended without a usable model; each counts as accuracy 0."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ def overall(boards: Sequence[Board], records: Sequence[Collected]) -> Overall | 
                 compared[row.algorithm].lead if row.algorithm in compared else nothing,
                 p.get(row.algorithm, math.nan),
                 tuple(own[row.algorithm] for own in places),
+                sum(map(len, late[row.algorithm])),
                 diverged[row.algorithm],
             )
             for row in (first, *others)
@@ -98,7 +101,7 @@ def cells(about: Overall) -> list[list[str]]:
         [
             str(place),
             one.title,
-            f"{100 * one.mean:.2f}" if not one.diverged else f"{one.diverged} seeds diverged",
+            f"{100 * one.mean:.2f}" if not one.diverged else f"{one.diverged} of {one.seeds} seeds diverged",
             percent(one.lead),
             said_of_p(one.p),
             *(f"{own}." for own in one.places),
