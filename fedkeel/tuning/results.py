@@ -89,7 +89,10 @@ class Leaderboard:
         return ranking(found, [self.records(one.contest.name) for one in found])
 
     def _has_all(self, found: Board) -> bool:
-        """Whether everybody who takes part is through."""
+        """Whether everybody who takes part is through; not before it is known who does."""
+        wanted = settings()[found.contest.name].entrants
+        if isinstance(wanted, Entrants) and not self.board(wanted.of).ranked:
+            return False
         return {*self.entrants(found.contest.name)} <= {*(row.algorithm for row in found.rows), *found.not_run}
 
 

@@ -254,6 +254,20 @@ def test_over_all_settings_but_the_one_that_chose(
     assert "behind the first" in capsys.readouterr().out
 
 
+def test_settings_whose_entrants_are_not_known_yet_are_shown_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who takes part is chosen by Fashion-MNIST, of which there is nothing."""
+    for name in ("two-percent", "dirichlet-03"):
+        for algorithm in ("fedavg", "feddc"):
+            for one in through(small(name), algorithm, [0.8] * 5):
+                kept.write(tmp_path, one)
+    show_boards([], [tmp_path], None, False)
+    shown = capsys.readouterr().out
+    assert "two-percent" in shown
+    assert "behind the first" not in shown
+
+
 def test_the_published_pictures_are_those_of_the_records() -> None:
     for path, ranks in pages.rankings(pages.published()).items():
         assert ranks is not None
