@@ -13,8 +13,9 @@ from benchmarks.own_method.memory import MANY, SETTING
 from docs.pages.data import RESULTS
 from docs.pages.leaderboard import published
 from fedkeel.papers.markdown import table
-from fedkeel.tuning.board import Board, Row, percent
+from fedkeel.tuning.board import SURE, Board, Row, percent
 from fedkeel.tuning.contest import contest
+from fedkeel.tuning.overall import support
 from fedkeel.tuning.records import Collected
 from fedkeel.tuning.results import Leaderboard
 from fedkeel.tuning.statistics import Interval, paired
@@ -22,6 +23,8 @@ from fedkeel.tuning.statistics import Interval, paired
 OWN = "keel"
 PARENTS = ("gradma_s", "fedacg")
 """What it is made of, shown whatever their place."""
+SEARCHED = ("fashion-mnist", "two-percent")
+"""Where it was found, on held-out samples (``benchmarks.own_method.search``)."""
 OTHERS = 3
 """The best so many beside it."""
 HEAD = ("", "last 10 %", "Keel's lead", "p", "rounds to", "MB to", "gradients a step")
@@ -29,7 +32,7 @@ HEAD = ("", "last 10 %", "Keel's lead", "p", "rounds to", "MB to", "gradients a 
 
 def made(name: str) -> str:
     """What stands in the place of ``<!-- made: name -->`` in the notes."""
-    return {"comparison": comparison, "ablation": ablation, "memory": memory}[name]()
+    return {"comparison": comparison, "overall": over_all, "ablation": ablation, "memory": memory}[name]()
 
 
 def comparison(about: Leaderboard | None = None) -> str:
@@ -39,6 +42,23 @@ def comparison(about: Leaderboard | None = None) -> str:
     if not found:
         return "It is not on the leaderboard yet."
     return "\n\n".join(_compared(board, about.records(board.contest.name)) for board in found)
+
+
+def over_all(about: Leaderboard | None = None) -> str:
+    """Who is first over all settings, and over those that had no part in how Keel was found."""
+    about = about or published()
+    found, apart = about.overall(), about.overall(without=SEARCHED)
+    if found is None:
+        return "There are too few settings to say anything over all of them."
+    said = [f"{support(found)} [The table](../leaderboard.md#over-all-settings)."]
+    if apart is not None:
+        said.append(f"Without the settings on whose held-out samples it was found: {support(apart)}")
+        said += [
+            f"Beside {apart.standings[0].title}, {one.title} is {percent(one.lead)} points behind there."
+            for one in apart.standings[1:]
+            if not one.diverged and not one.p < SURE
+        ]
+    return " ".join(said)
 
 
 def _compared(board: Board, records: Collected) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from fedkeel.errors import unknown
@@ -68,13 +68,14 @@ class Leaderboard:
         ]
         return self._ranked([one for one in chosen if self._has_all(one)])
 
-    def overall(self) -> Overall | None:
-        """Over all settings that everybody who takes part is through with.
+    def overall(self, without: Collection[str] = ()) -> Overall | None:
+        """Over all settings that everybody who takes part is through with, but for those named.
 
         One that others choose from is left out: who takes part there was lucky in it, the first above all.
         """
         chosen_by = {one.entrants.of for one in settings().values() if isinstance(one.entrants, Entrants)}
-        found = [one for one in self.boards() if one.contest.name not in chosen_by and one.ranked]
+        left_out = chosen_by.union(without)
+        found = [one for one in self.boards() if one.contest.name not in left_out and one.ranked]
         through = [one for one in found if self._has_all(one)]
         return overall(through, [self.records(one.contest.name) for one in through])
 
