@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,7 @@ def verdict(
     scale: OneScale = None,
     as_json: Json = False,
     as_markdown: Annotated[bool, typer.Option("--md", help="Print Markdown.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also the tables of columns that nobody has run.")] = False,
 ) -> None:
     """Compare a table or figure with what was published, number by number, and say why."""
     if as_json and as_markdown:
@@ -44,7 +46,7 @@ def verdict(
         print("\n\n".join(markdown.exhibit_section(one) for one in found))
     else:
         for one in found:
-            _show(one)
+            _show(one, everything)
         if len(found) > 1:
             say("\nIn all: " + ", ".join(f"{count} {kind}" for kind, count in total(found).items()), style="bold")
 
@@ -63,18 +65,26 @@ def figure(
     say(f"Picture: {save_chart(api.figure(name, records=source, scale=scale), out)}", soft_wrap=True)
 
 
-def _show(found: ExhibitVerdict) -> None:
-    from fedkeel.cli.screen import say, show_table
+def _show(found: ExhibitVerdict, everything: bool) -> None:
+    from fedkeel.cli.screen import say, show_table, wrapped
     from fedkeel.papers import markdown
 
     exhibit = found.exhibit
     say("")
     say((f"{exhibit.id}  ", "bold"), f"{exhibit.where}: {exhibit.title}")
-    for column in found.columns:
+    # What is run would be lost among what is not; where nothing is, the printed numbers are all that there is to see.
+    ran = [column for column in found.columns if any(cell.ours is not None for cell in column.cells)]
+    shown = found.columns if everything or not ran else ran
+    for column in shown:
         say(f"\n{column.title}: {column.measure}", style="bold")
         _show_column(column)
         if said := markdown.outcome(column):
             say(said, style="dim")
+    if len(shown) < len(found.columns):
+        say("")
+        for reason, titles in _left_out(found.columns, shown).items():
+            say(wrapped(f"Not run: {'; '.join(titles)}. {reason}", ""))
+        say("--all shows their printed numbers.", style="dim")
     if found.claims:
         say("")
         show_table(["claim", "here", "because"], [[c.claim.says, c.kind, c.because] for c in found.claims])
@@ -82,6 +92,16 @@ def _show(found: ExhibitVerdict) -> None:
         say(f"\n{markdown.summary(found)}")
     elif not found.claims:
         say(exhibit.shows)
+
+
+def _left_out(columns: Sequence[Judged], shown: Sequence[Judged]) -> dict[str, list[str]]:
+    """The titles of columns that are not shown, by why there is nothing."""
+    found: dict[str, list[str]] = {}
+    for column in columns:
+        if column not in shown:
+            titles = found.setdefault(column.cells[0].says, [])
+            titles += [column.title] if column.title not in titles else []
+    return found
 
 
 def _show_column(column: Judged) -> None:

@@ -34,6 +34,22 @@ def test_a_table_on_the_screen(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "2 reproduced" in found.stdout
 
 
+def test_columns_that_nobody_has_run_are_named_and_shown_on_request(folder: Path) -> None:
+    """A column is a table headed by its title; the others are only named. Where nothing is run, all are tables."""
+    columns = {column.title for column in fedkeel.papers.verdict("feddc.table1", records=folder).columns}
+
+    def tables(*more: str) -> set[str]:
+        return {
+            line.partition(": ")[0] for line in typed("verdict", "feddc.table1", *more).stdout.splitlines()
+        } & columns
+
+    assert tables("--from", str(folder)) == {"MNIST D2, 15 %"}
+    shown = " ".join(typed("verdict", "feddc.table1", "--from", str(folder)).stdout.split())
+    assert all(title in shown for title in columns)
+    assert tables("--from", str(folder), "--all") == columns
+    assert tables("--from", str(folder), "--scale", "smoke") == columns
+
+
 def test_the_same_for_a_program(folder: Path) -> None:
     found = typed("verdict", "feddc.table1", "--from", str(folder), "--json")
     (table,) = json.loads(found.stdout)
