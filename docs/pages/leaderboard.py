@@ -120,7 +120,8 @@ def _overall(about: Leaderboard) -> str:
         "counts alike. *mean*: of the accuracies over the last 10 % of the rounds. *behind the first*: mean of the "
         "differences on the same seeds, ± 95 % (a spread for each setting, Welch's degrees of freedom), *p* "
         "Holm-corrected. Then the place in each setting, among all that ran there. This speaks of other seeds in these "
-        "settings, not of other settings."
+        "settings, not of other settings, and tuning happened once in each: its luck is in the means, not in the "
+        "intervals."
     )
     return "\n\n".join(["## Over all settings", support_over_all(found), table(head(found), rows(found)), how])
 
