@@ -13,7 +13,7 @@ from benchmarks.own_method.memory import MANY, SETTING
 from docs.pages.data import RESULTS
 from docs.pages.leaderboard import published
 from fedkeel.papers.markdown import table
-from fedkeel.tuning.board import SURE, Board, Row, percent
+from fedkeel.tuning.board import SURE, Board, Row, percent, said_of_p
 from fedkeel.tuning.contest import contest
 from fedkeel.tuning.overall import support
 from fedkeel.tuning.records import Collected
@@ -56,7 +56,7 @@ def over_all(about: Leaderboard | None = None) -> str:
         said += [
             f"Beside {apart.standings[0].title}, {one.title} is {percent(one.lead)} points behind there."
             for one in apart.standings[1:]
-            if not one.diverged and not one.p < SURE
+            if one.p >= SURE
         ]
     return " ".join(said)
 
@@ -84,7 +84,7 @@ def _cells(row: Row, late: dict[str, list[float]]) -> list[str]:
         row.title,
         percent(row.late) if not row.diverged else f"{row.diverged} of {row.seeds} diverged",
         "–" if alone else percent(lead),
-        "–" if alone or math.isnan(p) else ("< 0.001" if p < 0.001 else f"{p:.3f}"),
+        said_of_p(math.nan if alone else p),
         f"{row.rounds_to:.0f}" if not math.isnan(row.rounds_to) else f"{row.reached} of {row.seeds} seeds",
         f"{row.bytes_to / 1e6:,.0f}" if not math.isnan(row.bytes_to) else "–",
         f"{row.gradients:.2g}",

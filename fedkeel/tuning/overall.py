@@ -113,4 +113,6 @@ def cells(about: Overall) -> list[list[str]]:
 def support(about: Overall) -> str:
     """Who is first over all, ahead of whom, and of whom that cannot be said."""
     first, *others = about.standings
-    return f"{first.title} comes first over {listed(about.contests)}: {ahead(others)}."
+    # Without a test nobody is level with it, either.
+    said = "not compared with anybody, since some of its own seeds diverged" if first.diverged else ahead(others)
+    return f"{first.title} comes first over {listed(about.contests)}: {said}."
