@@ -104,7 +104,9 @@ class UnforgettingSteps:
         """What clipping leaves of the gradient that was computed last, as a factor."""
         if self._clip is None:
             return 1.0
-        norm = torch.sqrt((E * ((X @ X.t()) @ E)).sum() + self._products(1)[0, 0]).reshape(1) / len(X)
+        squared = (E * ((X @ X.t()) @ E)).sum() + self._products(1)[0, 0]
+        # Of gradients that cancel, rounding can leave slightly less than nothing.
+        norm = squared.clamp_min(0).sqrt().reshape(1) / len(X)
         self.norms.append(norm)
         return min(1.0, self._clip / (float(norm) + 1e-6))
 
