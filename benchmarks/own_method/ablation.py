@@ -71,9 +71,7 @@ def of_the_whole(about: Contest, records: Collected) -> tuple[dict[str, Value], 
     trials = records.trials("keel")
     finals: list[Tried] = [one for one in records.finals("keel") if one.number in about.final_seeds]
     if len(trials) < about.trials or len(finals) < about.seeds:
-        raise SystemExit(
-            f"Keel is not through with {about.name}: fedkeel leaderboard run {about.name} --algorithms keel"
-        )
+        raise SystemExit(f"Keel has not finished {about.name}: fedkeel leaderboard run {about.name} --algorithms keel")
     return best(trials).choice, {str(one.number): round(one.reported.late, 6) for one in finals}
 
 

@@ -71,7 +71,7 @@ def _state(found: list[Board]) -> str:
     for board in found:
         about = board.contest
         began = len(board.rows) + len(board.unfinished)
-        told = f"{len(board.rows)} through" + (f", {len(board.unfinished)} begun" if board.unfinished else "")
+        told = f"{len(board.rows)} finished" + (f", {len(board.unfinished)} begun" if board.unfinished else "")
         budget = f"{about.trials} × {about.trial_rounds} rounds, then {about.seeds} × {about.rounds}"
         hours = f"{board.seconds / 3600:.1f}" if began else "–"
         rows.append(
@@ -98,7 +98,7 @@ def _who(name: str) -> str:
 
 def _pictures(about: Leaderboard) -> str:
     parts = [_picture(path, ranks) for path, ranks in rankings(about).items() if ranks is not None]
-    few = "There are too few results for mean ranks: it takes two algorithms that are through and five fresh seeds."
+    few = "There are too few results for mean ranks: it takes two finished algorithms and five fresh seeds."
     return "\n\n".join(parts) or few
 
 
@@ -116,7 +116,7 @@ def _overall(about: Leaderboard) -> str:
     if found is None:
         return ""
     how = (
-        "The settings that everybody who takes part is through with, except the one by which they were chosen; each "
+        "The settings that everybody who takes part has finished, except the one by which they were chosen; each "
         "counts alike. *mean*: of the accuracies over the last 10 % of the rounds. *behind the first*: mean of the "
         "differences on the same seeds, ± 95 % (a spread for each setting, Welch's degrees of freedom), *p* "
         "Holm-corrected. Then the place in each setting, among all that ran there. This speaks of other seeds in these "
@@ -136,7 +136,7 @@ def _section(board: Board) -> str:
     elif not board.unfinished:
         parts.append("Not run yet.")
     for name, why in board.unfinished.items():
-        parts.append(f"Not through: {name}, {why}.")
+        parts.append(f"Not finished: {name}, {why}.")
     if board.not_run:
         reasons = "; ".join(f"{ALGORITHMS[name].title}: {why}" for name, why in board.not_run.items())
         parts.append(f"Cannot take part: {reasons}.")

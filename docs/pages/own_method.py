@@ -36,7 +36,7 @@ def made(name: str) -> str:
 
 
 def comparison(about: Leaderboard | None = None) -> str:
-    """A table for each setting that Keel is through with."""
+    """A table for each setting that Keel has finished."""
     about = about or published()
     found = [board for board in about.boards() if any(row.algorithm == OWN for row in board.ranked)]
     if not found:

@@ -91,7 +91,7 @@ def publish_records(
         bool, typer.Option("--replace", help="Also in place of other published records of an algorithm.")
     ] = False,
 ) -> None:
-    """Copy the records of algorithms that are through to the published ones."""
+    """Copy the records of finished algorithms to the published ones."""
     from fedkeel.cli.tuning_run import publish_chosen
 
     publish_chosen(settings or [], source, target, replace)

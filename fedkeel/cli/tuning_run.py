@@ -229,7 +229,7 @@ def show_boards(names: list[str], folders: list[Path], plot: Path | None, as_jso
         found = leaderboard.ranking(names)
         if found is None:
             raise InputError(
-                "there is too little to rank: it takes two algorithms that are through, and five runs of each."
+                "there is too little to rank: it takes two algorithms that are finished, and five runs of each."
             )
         from fedkeel.tuning.pictures import difference_chart
 
@@ -259,7 +259,7 @@ def _show(board: Board) -> None:
     if is_narrow:
         say(f"A terminal of {WIDE} columns shows {', '.join(LEFT_OUT)} as well; so does --json.", style="dim")
     for name, why in board.unfinished.items():
-        say(f"not through: {name}: {why}")
+        say(f"not finished: {name}: {why}")
     for name, why in board.not_run.items():
         say(wrapped(f"cannot take part: {name}: {why}", ""))
     if board.absent and settings()[about.name].entrants == "all":
@@ -267,7 +267,7 @@ def _show(board: Board) -> None:
 
 
 def _show_overall(found: Overall) -> None:
-    say("\nover all settings that everybody is through with, but the one that they were chosen by", style="bold")
+    say("\nover all settings that everybody has finished, except the one by which they were chosen", style="bold")
     say(wrapped(overall.support(found), ""))
     columns = overall.head(found)
     show_table([one if one == "algorithm" else (one, "right") for one in columns], overall.cells(found))
@@ -279,7 +279,7 @@ def _shortened(cell: str) -> str:
 
 
 def publish_chosen(names: list[str], source: Path, target: Path, replace: bool) -> None:
-    """Copy records of those that are through."""
+    """Copy the records of those that are finished."""
     for name in names:
         if name not in settings():
             raise unknown("setting of the leaderboard", name, list(settings()))

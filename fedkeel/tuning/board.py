@@ -82,7 +82,7 @@ class Board:
 
 
 def board(contest: Contest, found: Collected) -> Board:
-    """From the records of a contest; who is not through has no row."""
+    """From the records of a contest; who has not finished has no row."""
     rows, unfinished, not_run = {}, {}, {}
     for algorithm in found.algorithms():
         trials, finals = found.trials(algorithm), _finals(contest, found, algorithm)

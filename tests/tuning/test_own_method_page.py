@@ -64,7 +64,7 @@ def test_an_ablation_of_other_runs_is_not_shown(tmp_path: Path) -> None:
         file.write_text(json.dumps({ABOUT.name: other}))
         with pytest.raises(SystemExit, match="remove that entry and run it again"):
             ablation(file, Leaderboard(tmp_path))
-    with pytest.raises(SystemExit, match="Keel is not through"):
+    with pytest.raises(SystemExit, match="Keel has not finished"):
         ablation(file, Leaderboard(tmp_path / "nowhere"))
 
 
