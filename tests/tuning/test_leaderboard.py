@@ -172,7 +172,7 @@ def test_the_page_with_records_has_every_algorithm_and_the_command_of_its_budget
     assert "| 3 | SCAFFOLD | 1 of 5 diverged, else 79.00 |" in text
     assert "**Diverged:** SCAFFOLD. The chosen values held for the 2 rounds of a trial" in text
     assert "| 1 | FedDC | 81.00 ± 0.00 |" in text
-    assert "Not through: fedprox, 1 of 2 trials and 0 of 5 runs are done." in text
+    assert "Not finished: fedprox, 1 of 2 trials and 0 of 5 runs are done." in text
     assert "fedkeel leaderboard run fashion-mnist --algorithms feddc --trials 2 --rounds 5\n" in text
     assert "Mean ranks over 5 paired runs of fashion-mnist" in text
     assert f"Not run yet: {ALGORITHMS['feddyn'].title}" in text

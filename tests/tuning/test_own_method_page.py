@@ -126,13 +126,15 @@ def test_the_remembered_directions_were_typed_right() -> None:
 def test_what_is_typed_of_the_leaderboard_is_what_the_records_say() -> None:
     """README counts methods, Keel's page names places and who is level: prose that nobody makes from the records."""
     fashion, mnist, two, mild = boards = published().boards(["fashion-mnist", "mnist", "two-percent", "dirichlet-03"])
+    (cifar10,) = published().boards(["cifar10-reduced"])
     could = sum(not is_yardstick(cls) and name not in fashion.not_run for name, cls in ALGORITHMS.items())
     assert len(fashion.ranked) == len(mnist.ranked) == could
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert (
         f"all {could} methods on Fashion-MNIST and on MNIST, {len(two.ranked)} with two clients a round, "
-        f"{len(mild.ranked)} with milder skew" in readme
+        f"{len(mild.ranked)} with milder skew and on 10,000 images of CIFAR-10" in readme
     )
+    assert len(cifar10.ranked) == len(mild.ranked)
     assert [[row.algorithm for row in board.ranked].index("keel") for board in boards] == [0, 0, 0, 1]
     level = [{row.algorithm for row in board.ranked if row.p >= 0.05 and not row.diverged} for board in boards]
     assert all("gradma" in those for those in level)
@@ -140,7 +142,13 @@ def test_what_is_typed_of_the_leaderboard_is_what_the_records_say() -> None:
     assert mild.ranked[0].algorithm == "fedacg"
     assert ["gradma_s" in those for those in level] == [False, True, True, False]
     assert len(level[1]) == 9
-    for board in (fashion, mnist, mild):  # "the fewest rounds and bytes to the target"
+    by_name = {row.algorithm: row for row in cifar10.ranked}
+    late = {name: by_name[name].late.mean for name in ("keel", "fedavg_cm", "fedacg", "gradma")}
+    assert [row.algorithm for row in cifar10.ranked][:2] == ["keel", "fedavg_cm"]
+    assert f"{100 * (late['keel'] - late['fedavg_cm']):.1f}" == "1.3"
+    assert late["keel"] - max(late["fedacg"], late["gradma"]) > 0.03
+    assert {row.algorithm for row in cifar10.ranked if row.p >= 0.05} == {"fedavg_cm", "fedgm", "fedproxm", "fedgvrgm"}
+    for board in (fashion, mnist, mild, cifar10):  # "the fewest rounds and bytes to the target"
         arrived = [row for row in board.ranked if not math.isnan(row.rounds_to)]
         assert min(arrived, key=lambda row: row.rounds_to).algorithm == "keel"
         assert min(arrived, key=lambda row: row.bytes_to).algorithm == "keel"
