@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def page(about: Leaderboard | None = None) -> str:
         _state(found),
         _pictures(about),
         _overall(about),
-        *(_section(board) for board in found),
+        *(_section(board, about.missing(board)) for board in found),
         _reading(),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -126,7 +127,7 @@ def _overall(about: Leaderboard) -> str:
     return "\n\n".join(["## Over all settings", support_over_all(found), table(head(found), rows(found)), how])
 
 
-def _section(board: Board) -> str:
+def _section(board: Board, missing: Sequence[str]) -> str:
     about = board.contest
     parts = [f"## {about.name}", f"{about.title}."]
     if board.rows:
@@ -140,8 +141,11 @@ def _section(board: Board) -> str:
     if board.not_run:
         reasons = "; ".join(f"{ALGORITHMS[name].title}: {why}" for name, why in board.not_run.items())
         parts.append(f"Cannot take part: {reasons}.")
-    if board.absent and (board.rows or board.unfinished) and settings()[about.name].entrants == "all":
-        parts.append(f"Not run yet: {', '.join(ALGORITHMS[name].title for name in board.absent)}.")
+    if missing:
+        parts.append(
+            f"**Not run yet: {', '.join(ALGORITHMS[name].title for name in missing)}.** Who is first here is first of "
+            "those that have run."
+        )
     if board.commits:
         parts.append(f"Computed by {', '.join(commit[:12] for commit in board.commits)}.")
     example = board.ranked[0].algorithm if board.ranked else "feddc"

@@ -100,7 +100,7 @@ def run_chosen(
     chosen = named(algorithms) or results.Leaderboard(way.out, published).entrants(name)
     outcome = conduct(about, chosen, way)
     if not way.quiet:
-        _show(results.board_of(about, outcome.records))
+        _show(results.board_of(about, outcome.records), [])
     finish(outcome, way.quiet)
 
 
@@ -222,7 +222,7 @@ def show_boards(names: list[str], folders: list[Path], plot: Path | None, as_jso
         print_json([as_table(board) for board in boards])
     else:
         for board in boards:
-            _show(board)
+            _show(board, leaderboard.missing(board))
         if not names and (over_all := leaderboard.overall()) is not None:
             _show_overall(over_all)
     if plot is not None:
@@ -236,7 +236,7 @@ def show_boards(names: list[str], folders: list[Path], plot: Path | None, as_jso
         say(f"written: {save_chart(difference_chart(found), plot)}")
 
 
-def _show(board: Board) -> None:
+def _show(board: Board, missing: list[str]) -> None:
     about = board.contest
     say(f"\n{about.name}: {about.title}", style="bold")
     if not board.rows and not board.unfinished:
@@ -262,8 +262,8 @@ def _show(board: Board) -> None:
         say(f"not finished: {name}: {why}")
     for name, why in board.not_run.items():
         say(wrapped(f"cannot take part: {name}: {why}", ""))
-    if board.absent and settings()[about.name].entrants == "all":
-        say(wrapped(f"not run yet: {', '.join(board.absent)}", ""))
+    if missing:
+        say(wrapped(f"not run yet, so first is first of those that have run: {', '.join(missing)}", ""))
 
 
 def _show_overall(found: Overall) -> None:

@@ -86,6 +86,15 @@ class Leaderboard:
             return entrants(name, None)
         return entrants(name, [row.algorithm for row in self.board(wanted.of).ranked])
 
+    def missing(self, found: Board) -> list[str]:
+        """Who has yet to run in a setting that others have begun; empty while it is not known who takes part."""
+        wanted = settings()[found.contest.name].entrants
+        begun = bool(found.rows or found.unfinished)
+        if not begun or (isinstance(wanted, Entrants) and not self.board(wanted.of).ranked):
+            return []
+        known = {*(row.algorithm for row in found.rows), *found.unfinished, *found.not_run}
+        return [name for name in self.entrants(found.contest.name) if name not in known]
+
     def _ranked(self, found: Sequence[Board]) -> Ranking | None:
         return ranking(found, [self.records(one.contest.name) for one in found])
 

@@ -338,3 +338,14 @@ def test_the_command_shows_tables_and_draws_ranks(tmp_path: Path, capsys: pytest
         show_boards(["mnist"], [tmp_path], tmp_path / "none.svg", False)
     with pytest.raises(InputError, match="no setting of the leaderboard named 'fashion'"):
         show_boards(["fashion"], [tmp_path], None, False)
+
+
+def test_an_order_of_some_says_who_is_missing() -> None:
+    """As published: an entrant of a setting either has a row there, or is named as missing once others have one."""
+    about, text = pages.published(), pages.page()
+    for found in about.boards():
+        ran = {row.algorithm for row in found.rows}
+        wanted = {*about.entrants(found.contest.name)} - {*found.not_run}
+        assert {*about.missing(found)} == (wanted - ran if ran else set())
+        for name in about.missing(found):
+            assert ALGORITHMS[name].title in text.partition(f"\n## {found.contest.name}\n")[2].partition("\n## ")[0]
