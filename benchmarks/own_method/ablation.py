@@ -5,8 +5,8 @@
 Needs the leaderboard's records of Keel in that setting (results/leaderboard, or --records), which are the runs of the
 whole. Each part is removed by a parameter: momentum β1 = 0, look-ahead κ = 0, projection ρ = −1, accumulation β2 = 0,
 memory of all clients m = 50, 20, 10, memory of each G = 30, 10.
-Runs that are in the file already are not repeated. Prints a table: mean over the last tenth of the rounds, ± 95 %
-interval, and the paired difference. Keel's page shows it.
+Runs that are in the file already are not repeated. With --removed memories stay whole, and only parts are taken out.
+Prints a table: mean over the last tenth of the rounds, ± 95 % interval, and the paired difference; Keel's page has it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ PARTS: dict[str, dict[str, Value]] = {
     "one memory for 3 clients or 4 (G = 30)": {GROUPS: 30},
     "one memory for 10 clients (G = 10)": {GROUPS: 10},
 }
+REMOVED = 4
+"""The first so many have a part less, the others a smaller memory."""
 FILE = Path("docs/results/keel_ablation.json")
 RECORDS = Path("results/leaderboard")
 
@@ -47,6 +49,7 @@ def main() -> None:
     parser.add_argument("setting", help="of the leaderboard")
     parser.add_argument("--records", type=Path, default=RECORDS)
     parser.add_argument("--out", type=Path, default=FILE)
+    parser.add_argument("--removed", action="store_true", help="only parts removed, no smaller memories")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -57,7 +60,7 @@ def main() -> None:
     if (mine["chosen"], mine["late"][WHOLE]) != (chosen, whole):
         raise SystemExit(f"{given.out} has other runs of Keel in {given.setting}; remove that entry to run it again.")
     late = mine["late"]
-    for part, change in PARTS.items():
+    for part, change in list(PARTS.items())[: REMOVED if given.removed else None]:
         runs = late.setdefault(part, {})
         for seed in about.final_seeds:
             if str(seed) not in runs:
