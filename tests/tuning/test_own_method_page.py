@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -152,6 +153,10 @@ def test_what_is_typed_of_the_leaderboard_is_what_the_records_say() -> None:
     assert f"{100 * (late['keel'] - late['fedavg_cm']):.1f}" == "1.3"
     assert late["keel"] - max(late["fedacg"], late["gradma"]) > 0.03
     assert {row.algorithm for row in cifar10.ranked if row.p >= 0.05} == {"fedavg_cm", "fedgm", "fedproxm", "fedgvrgm"}
+    apart = json.loads((RESULTS / "keel_ablation.json").read_text(encoding="utf-8"))["lenet"]["late"]
+    gradma_s = 100 * mean(apart["no look-ahead (κ = 0, GradMA-S)"].values())
+    assert f"{gradma_s:.1f}" == "82.7"
+    assert 100 * lenet.ranked[1].late.mean < gradma_s
     by_rank = published().ranking_of_best()
     assert by_rank is not None
     near = [name for name, rank in by_rank.ranks.items() if rank <= by_rank.ranks["keel"] + by_rank.difference]
