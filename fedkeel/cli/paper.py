@@ -38,6 +38,9 @@ def run_exhibits(
     algorithms: Annotated[str | None, typer.Option(help="Only these methods, e.g. fedavg,feddc.")] = None,
     scale: Annotated[str, typer.Option(help="smoke (seconds), reduced (minutes) or full (as the paper).")] = "full",
     seeds: Annotated[int | None, typer.Option(help="How many seeds; absent: as many as are published.", min=1)] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="No more than so many for now; leave it out later to go on.", min=1)
+    ] = None,
     out: Folder = OUT,
     workers: Annotated[int | None, typer.Option(help="Runs at once; absent: one per core.", min=1)] = None,
     address: Annotated[
@@ -50,7 +53,7 @@ def run_exhibits(
     """Run a table or figure, or go on with it: what is finished is used again."""
     from fedkeel.cli.paper_run import Choice, run_chosen
 
-    choice = Choice(names, only or [], algorithms, scale, seeds, quiet, published)
+    choice = Choice(names, only or [], algorithms, scale, seeds, quiet, published, rounds)
     run_chosen(choice, out, RESULTS, workers, data_dir, address)
 
 

@@ -62,7 +62,11 @@ def _listed(exhibit: Exhibit, records: Records, clock: Clock) -> dict[str, Any]:
     everything = plan([exhibit], "full", only=[part.id for part in exhibit.parts], seeds=1)
     settings = [papers()[exhibit.paper].settings[cell.line.setting] for cell in everything.cells]
     scales: list[Scale] = ["smoke", *(["reduced"] if any(one.reduced for one in settings) else []), "full"]  # type: ignore[list-item]
-    there = [cell for cell in everything.cells if records.seeds(exhibit.paper, cell.line.setting, cell.line.method)]
+    there = [
+        cell
+        for cell in everything.cells
+        if _is_there(cell, records.seeds(exhibit.paper, cell.line.setting, cell.line.method))
+    ]
     smaller = [
         cell
         for cell in everything.cells
@@ -87,6 +91,11 @@ def _listed(exhibit: Exhibit, records: Records, clock: Clock) -> dict[str, Any]:
     }
 
 
+def _is_there(cell: Cell, found: Sequence[Record]) -> bool:
+    """Whether one of its records has all rounds that the cell needs."""
+    return any(run.is_whole(record) for run in cell.runs for record in found)
+
+
 @dataclass(frozen=True)
 class Choice:
     """What the command line says to be run."""
@@ -99,11 +108,13 @@ class Choice:
     quiet: bool
     published: bool = False
     """Whether published records count as finished."""
+    rounds: int | None = None
+    """No more than so many."""
 
     def plan(self) -> Plan:
         """The cells and runs."""
         methods = [name.strip() for name in (self.algorithms or "").split(",") if name.strip()]
-        return plan_of(self.names, self.scale, self.only, methods, self.seeds)
+        return plan_of(self.names, self.scale, self.only, methods, self.seeds, self.rounds)
 
 
 def run_chosen(

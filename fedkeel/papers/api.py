@@ -41,10 +41,13 @@ def plan_of(
     only: Sequence[str] = (),
     algorithms: Sequence[str] = (),
     seeds: int | None = None,
+    rounds: int | None = None,
 ) -> Plan:
     """The cells of tables and figures, and the runs that they need."""
     seeds = None if seeds is None else arguments.whole("seeds", seeds, 1, MOST_SEEDS)
-    return plan(chosen([names] if isinstance(names, str) else names), scale_named(scale), only, algorithms, seeds)
+    rounds = None if rounds is None else arguments.whole("rounds", rounds, 1)
+    exhibits_named = chosen([names] if isinstance(names, str) else names)
+    return plan(exhibits_named, scale_named(scale), only, algorithms, seeds, rounds)
 
 
 def scale_named(name: str) -> Scale:
@@ -62,6 +65,7 @@ def run(
     only: Sequence[str] = (),
     algorithms: Sequence[str] = (),
     seeds: int | None = None,
+    rounds: int | None = None,
     out: str | Path = OUT,
     workers: int | None = None,
     data_dir: str | Path | None = None,
@@ -73,13 +77,14 @@ def run(
     """Run a table or figure (``"feddc.table1"``) or all of a paper (``"feddc"``), or go on with it.
 
     ``scale`` is ``smoke`` (seconds), ``reduced`` or ``full``; ``only`` keeps these columns or panels, ``algorithms``
-    these methods; ``seeds`` is how many. Records lie in ``out``; those that are there already are used again, and a run
+    these methods; ``seeds`` is how many, ``rounds`` how many at most for now: what comes later in a run stays open, and
+    the same call without it goes on. Records lie in ``out``; those that are there already are used again, and a run
     that was interrupted goes on. ``workers`` runs go on at once in processes of their own (0: one after the other in
     this one). ``hear(news)`` is told of every run, ``stop()`` asked now and then whether to end. With the ``address``
     of a Ray cluster (``host:port``, or ``auto``) runs go on on its machines, all of which must see ``out``. Records in
     the folder ``published`` count as done, too.
     """
-    whole = plan_of(names, scale, only, algorithms, seeds)
+    whole = plan_of(names, scale, only, algorithms, seeds, rounds)
     folder = None if data_dir is None else arguments.path("data_dir", data_dir)
     count = None if workers is None else arguments.whole("workers", workers, 0)
     address = None if address is None else arguments.text("address", address)

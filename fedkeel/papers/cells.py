@@ -100,12 +100,18 @@ def measured(
     rounds = budget(paper, setting, scale)
     numbers: dict[int, Number] = {}
     reasons: list[str] = []
+    early: list[int] = []
     for record in found:
         one = number(record, measure, rounds, _reference(paper, measure, record, records))
         if isinstance(one, Number):
             numbers[record.seed] = one
         else:
             reasons.append(one.why)
+            early += [record.seed] if record.ended == "until" else []
+    if numbers and early:
+        # Whoever got to a target stopped there: those that did not are the worse ones.
+        seeds = ", ".join(map(str, early))
+        return Unanswered(f"seed {seeds} stopped at a target, and the others alone are no fair sample")
     return summary(numbers, measure.lower_is_better) if numbers else Unanswered("; ".join(dict.fromkeys(reasons)))
 
 

@@ -153,8 +153,8 @@ def _rounds_to(
     smooth = first_round(points, target, lower, WINDOW)
     if reached is not None:
         return Number(float(reached), smoothed=None if smooth is None else float(smooth))
-    if not whole:
-        return Unanswered(f"the run has {record.rounds} of {budget} rounds")
+    if not whole:  # for now: it is known to need more
+        return Number(float(record.rounds), beyond=True, note=f"{record.rounds} of {budget} rounds were run")
     return Number(float(budget), beyond=True, note=ended)
 
 
@@ -211,7 +211,11 @@ def summary(numbers: Mapping[int, Number], lower: bool) -> Summary:
     failed = [one.value for one in numbers.values() if one.beyond]
     n = len(numbers)
     if failed:
-        ordered = sorted([*((value, False) for value in known), *((value, True) for value in failed)])
+        # A run that is short tells only that it needs more than it had: beside it, more than that is all anybody knows.
+        horizon = min(failed) if lower else max(failed)
+        later = [value for value in known if (value > horizon if lower else value < horizon)]
+        sure = [(value, False) for value in known if value not in later]
+        ordered = sorted([*sure, *((value, True) for value in failed), *((horizon, True) for _ in later)])
         if not lower:
             ordered.reverse()
         ordered.sort(key=lambda one: one[1])  # those that failed are worse than all others, whatever their budget

@@ -55,9 +55,11 @@ class Planned:
         return self.experiment.training.rounds
 
     def served_by(self, record: Record | None) -> bool:
-        """Whether a record has all that is wanted of this run."""
-        if record is None or record.key != self.key:
-            return False
+        """Whether a record is of this run and has all that is wanted of it."""
+        return record is not None and record.key == self.key and self.is_whole(record)
+
+    def is_whole(self, record: Record) -> bool:
+        """Whether a record of this run, with whatever seed, came far enough."""
         if record.ended == "diverged":
             return True
         if self.sets and not record.sets:
@@ -103,18 +105,20 @@ def plan(
     only: Sequence[str] = (),
     methods: Sequence[str] = (),
     seeds: int | None = None,
+    rounds: int | None = None,
 ) -> Plan:
     """Cells and runs of some tables and figures.
 
     ``only`` keeps these columns or panels, ``methods`` these lines, by id or algorithm; ``seeds`` is how many (0, 1, …)
-    in place of what each column says. What needs something that cannot be taken for granted is run only if named.
+    in place of what each column says, ``rounds`` how many at most for now. What needs something that cannot be taken
+    for granted is run only if named.
     """
     chosen = list(exhibits)
     _check_named("column or panel", only, {part.id for one in chosen for part in one.parts})
     offered = {name for one in chosen for name in _lines_named(one)}
     _check_named("method of these tables and figures", methods, offered)
     cells = tuple(
-        _cell(one, part, line, scale, part.id in only, seeds)
+        _shortened(_cell(one, part, line, scale, part.id in only, seeds), rounds)
         for one in chosen
         for part in one.parts
         if not only or part.id in only
@@ -156,6 +160,26 @@ def _cell(exhibit: Exhibit, part: Column | Panel, line: Line, scale: Scale, is_n
     if any(measure.metric.startswith("train_") for measure in measures):
         _check_measured_in_training(runs[0])
     return replace(cell, runs=tuple(runs))
+
+
+def _shortened(cell: Cell, rounds: int | None) -> Cell:
+    """The same cell with the first rounds of its runs only: what they tell already is judged, and they can go on."""
+    if rounds is None:
+        return cell
+    return replace(cell, runs=tuple(_first_rounds(run, rounds) for run in cell.runs))
+
+
+def _first_rounds(run: Planned, rounds: int) -> Planned:
+    if run.rounds <= rounds:
+        return run
+    training = run.experiment.training.model_copy(update={"rounds": rounds})
+    experiment = run.experiment.model_copy(update={"training": training})
+    if key(experiment, run.like, run.sets) != run.key:
+        raise InputError(
+            f"the run {run.name} of {run.paper} cannot be cut at {rounds} rounds: its numbers depend on its length, "
+            f"{run.rounds} rounds; leave --rounds out, or name columns without it with --only."
+        )
+    return replace(run, experiment=experiment)
 
 
 def _end_of(panel: Panel) -> Measure:

@@ -80,7 +80,14 @@ def test_a_run_that_stopped_at_its_target_knows_no_best() -> None:
     stopped = record(accuracy=CURVE[:3], ended="until")
     assert value(number(stopped, rounds_to(0.9), 10)) == 3.0
     assert number(stopped, BEST, 10) == Unanswered("the run has 3 of 10 rounds")
-    assert number(stopped, rounds_to(0.95), 10) == Unanswered("the run has 3 of 10 rounds")
+
+
+def test_the_first_rounds_of_a_run_tell_that_it_needs_more() -> None:
+    """Three of ten rounds: 0.5 is reached in round 2; 0.95 takes more than 3; nobody knows what is best."""
+    begun = record(accuracy=CURVE[:3])
+    assert value(number(begun, rounds_to(0.5), 10)) == 2
+    assert number(begun, rounds_to(0.95), 10) == Number(3.0, beyond=True, note="3 of 10 rounds were run")
+    assert isinstance(number(begun, BEST, 10), Unanswered)
 
 
 def test_a_diverged_run_keeps_what_it_had_and_never_gets_further() -> None:
@@ -182,6 +189,24 @@ def test_seeds_that_did_not_get_there_make_it_the_median(
     numbers = [*map(Number, reached), *[Number(600.0, beyond=True)] * failed]
     found = summary(dict(enumerate(numbers)), lower=True)
     assert (found.value, found.beyond, found.failed) == (value, beyond, failed)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "value", "beyond"),
+    [
+        # 100, 200 and more than 130: the middle one is 200, or anything between 130 and 200.
+        ((Number(100.0), Number(200.0), Number(130.0, beyond=True)), 130.0, True),
+        ((Number(100.0), Number(120.0), Number(130.0, beyond=True)), 120.0, False),
+        ((Number(900.0), Number(130.0, beyond=True), Number(1000.0, beyond=True)), 130.0, True),
+        ((Number(100.0), Number(120.0), Number(125.0), Number(800.0), Number(130.0, beyond=True)), 125.0, False),
+    ],
+)
+def test_beside_a_run_that_is_short_later_numbers_are_not_taken_for_the_median(
+    numbers: tuple[Number, ...], value: float, beyond: bool
+) -> None:
+    found = summary(dict(enumerate(numbers)), lower=True)
+    assert (found.value, found.beyond) == (value, beyond)
+    assert found.failed == sum(one.beyond for one in numbers)
 
 
 def test_most_seeds_diverged() -> None:

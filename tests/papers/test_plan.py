@@ -201,6 +201,23 @@ def test_a_record_serves_if_it_has_all_rounds_or_met_the_target() -> None:
     assert not run.served_by(None)
 
 
+def test_the_first_rounds_alone_are_the_same_run() -> None:
+    only, methods = ["mnist-d2-15"], ["feddc"]
+    whole = plan([exhibit("feddc.table1")], only=only, methods=methods, seeds=1).runs[0]
+    first = plan([exhibit("feddc.table1")], only=only, methods=methods, seeds=1, rounds=50).runs[0]
+    assert (whole.rounds, first.rounds, first.key, first.name) == (600, 50, whole.key, whole.name)
+    begun = record(key=whole.key, rounds=50)
+    assert first.served_by(begun)
+    assert not whole.served_by(begun)
+    assert plan([exhibit("feddc.table1")], only=only, methods=methods, seeds=1, rounds=900).runs[0] == whole
+
+
+def test_a_run_whose_numbers_depend_on_its_length_is_not_cut() -> None:
+    """Prediction sets are those of the last round."""
+    with pytest.raises(InputError, match="cannot be cut at 10 rounds"):
+        plan([exhibit("fedpmvr.figure5")], rounds=10)
+
+
 def test_scales_replace_what_they_say() -> None:
     paper = papers()["feddc"]
     full, reduced, smoke = (

@@ -111,6 +111,17 @@ def test_a_cell_is_judged_at_its_best_scale_beside_others_of_that_scale(made: Pa
     assert kinds(only) == {"fedavg": "direction holds", "scaffold": "not run", "feddc": "direction holds"}
 
 
+def test_seeds_that_stopped_at_a_target_do_not_leave_the_mean_to_those_that_did_not(made: Paper) -> None:
+    """Seed 0 got to 0.9 in round 3 and stopped; seed 1 never did, and its best, 0.85, is no mean over seeds."""
+    quick = record("feddc", (0.8, 0.8, 0.9), ended="until")
+    found = judge(made, made.exhibits["t"], records(quick, rising("feddc", 11, 0.85, seed=1)))
+    rounds, best = (next(one for one in column.cells if one.method == "feddc") for column in found.columns)
+    assert rounds.ours is not None
+    assert rounds.ours.n == 2
+    assert best.kind == "not run"
+    assert "seed 0 stopped at a target" in best.says.lower()
+
+
 def test_a_setting_that_needs_something_says_so() -> None:
     made = paper(TABLE.replace('setting = "a"', 'setting = "far"'))
     found = judge(made, made.exhibits["t"], records())

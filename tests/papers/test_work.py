@@ -131,6 +131,19 @@ def test_a_run_that_had_reached_its_target_goes_on_when_more_is_wanted(paper: Pa
     assert told([easy], tmp_path) == [("kept", whole.name)]
 
 
+def test_the_first_rounds_are_kept_and_gone_on_with(paper: Paper, tmp_path: Path) -> None:
+    from fedkeel.papers.plan import _first_rounds
+
+    whole = planned(paper, "small", "fedavg")
+    first = _first_rounds(whole, 2)
+    work([first], tmp_path, 0)
+    assert (outcome_of(first, tmp_path).rounds, outcome_of(first, tmp_path).ended) == (2, "finished")
+    work([whole], tmp_path, 0)
+    work([whole], tmp_path / "undisturbed", 0)
+    assert same(outcome_of(whole, tmp_path)) == same(outcome_of(whole, tmp_path / "undisturbed"))
+    assert told([first], tmp_path) == [("kept", whole.name)]
+
+
 def same(one: Record) -> dict[str, Any]:
     """A record without what differs between two equal runs."""
     return one.model_dump(exclude={"seconds"})
