@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,9 +23,13 @@ from fedkeel.papers.verdicts import ExhibitVerdict, Judged, total, verdict
 
 FOLDER = ROOT / "docs" / "papers"
 PICTURES = FOLDER / "pictures"
-NOTES = FOLDER / "notes" / "README.md"
+WRITTEN = FOLDER / "notes"
+NOTES = WRITTEN / "README.md"
 """The first page as people write it, with a place for the table."""
+NUMBER = re.compile(r"\{(ours|printed): *(\S+) (\S+) (\S+?)(?: (.+?))?\}")
+"""A number in what people write: ``{ours: table1 svm fedveca accuracy}``, the last word being part of its measure."""
 PLACE = "<!-- verdicts -->"
+MISSING = "–"
 RECORDS = ROOT / "results"
 
 
@@ -97,6 +102,7 @@ def page(paper: Paper, found: list[ExhibitVerdict], records: Records) -> str:
         f"{paper.authors}, {paper.venue}. {sum(total(found).values())} printed numbers: {counts}. "
         "[What these words mean](README.md#the-rules).",
         _provenance(mine),
+        in_short(paper, found) if mine else "",
         *(_exhibit(paper, one, records) for one in found),
         _settings(paper),
         _methods(paper),
@@ -111,6 +117,43 @@ def _provenance(mine: list[Record]) -> str:
     versions = ", ".join(sorted({f"{r.fedkeel} ({r.commit[:10]})" if r.commit else r.fedkeel for r in mine}))
     hours = sum(record.seconds for record in mine) / 3600
     return f"{len(mine)} runs on record, {hours:.1f} hours of one core, by fedkeel {versions}."
+
+
+def in_short(paper: Paper, found: list[ExhibitVerdict]) -> str:
+    """What people have written about a paper's results, and what became of its claims."""
+    path = WRITTEN / f"{paper.id}.md"
+    written = with_numbers(path.read_text(encoding="utf-8").strip(), found) if path.exists() else ""
+    fates: dict[str, list[str]] = {}
+    for one in found:
+        for claim in one.claims:
+            if claim.kind != "not run":
+                how = " (at a reduced scale)" if claim.scale == "reduced" else ""
+                fates.setdefault(claim.kind, []).append(f"{claim.claim.says}{how}, {one.exhibit.where}")
+    lists = [_listed(kind[:1].upper() + kind[1:], fates[kind]) for kind in CLAIM_KINDS if kind in fates]
+    missing = sum(claim.kind == "not run" for one in found for claim in one.claims)
+    rest = f"Claims that nobody has run yet: {missing}." if missing else ""
+    parts = [part for part in (written, *lists, rest) if part]
+    return "\n\n".join(["## In short", *parts]) if parts else ""
+
+
+def with_numbers(text: str, found: list[ExhibitVerdict]) -> str:
+    """Text with our numbers and printed ones in the places that name them; – where there is none."""
+
+    def number(place: re.Match[str]) -> str:
+        whose, exhibit, column, method, measure = place.groups()
+        cells = [
+            cell
+            for one in found
+            if one.exhibit.id.split(".")[1] == exhibit
+            for judged in one.columns
+            if judged.id == column and (measure or "") in str(judged.measure)
+            for cell in judged.cells
+            if cell.method == method
+        ]
+        known = [cell.ours if whose == "ours" else cell.printed for cell in cells]
+        return str(known[0]) if known and known[0] is not None else MISSING
+
+    return NUMBER.sub(number, text)
 
 
 def _exhibit(paper: Paper, found: ExhibitVerdict, records: Records) -> str:

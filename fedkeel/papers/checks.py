@@ -102,7 +102,7 @@ def _order(
         wanted = claim.methods or tuple(line.method for line, _ in entries if paper.methods[line.method].rival)
         others = [e for line, e in entries if line.method in wanted and line.method != claim.method]
         pairs = [(a, b) for a in mine for b in others]
-    known = [(a, b) for a, b in pairs if a.ours is not None and b.ours is not None]
+    known = [(a, b) for a, b in pairs if _can_tell(a, b)]
     if not known:
         return "not run", ""
     fates = [(a, b, rules.ahead_here(a, b)) for a, b in known]
@@ -110,12 +110,20 @@ def _order(
     rest = f" ({missing} of {len(pairs)} comparisons not run)" if missing else ""
     if lost := [(a, b) for a, b, sign in fates if sign == -1]:
         return "does not hold", "; ".join(f"{_named(b)} is ahead of {_named(a)}" for a, b in lost[:3]) + rest
-    if level := [(a, b) for a, b, sign in fates if sign != 1]:
+    if level := [(a, b) for a, b, sign in fates if sign == 0]:
         a, b = level[0]
         return "undecided", f"{_named(a)} and {_named(b)} are level within the noise{rest}"
+    if open_still := [(a, b) for a, b, sign in fates if sign is None]:
+        a, b = open_still[0]
+        return "undecided", f"nobody can tell {_named(a)} from {_named(b)}{rest}"
     if missing:
         return "undecided", f"so far {_said(known)}{rest}"
     return "holds", _said(known)
+
+
+def _can_tell(a: Entry, b: Entry) -> bool:
+    """Whether two methods were run, and not both cut short of what they are compared by."""
+    return a.ours is not None and b.ours is not None and not (a.ours.short and b.ours.short)
 
 
 def _said(pairs: Sequence[tuple[Entry, Entry]]) -> str:
@@ -166,23 +174,33 @@ def _against(
     mine = [e for line, e in entries if claim.method in (None, line.method) and line.method != claim.than]
     if claim.bound is None:
         others = [e for line, e in entries if line.method == claim.than]
-        pairs = [(a, b) for a in mine for b in others if a.ours is not None and b.ours is not None]
+        pairs = [(a, b) for a in mine for b in others if _can_tell(a, b)]
         if not pairs:
             return "not run", ""
         rules = _rules(paper, part, measure, entries, scale)
         better = (claim.check == "above") != measure.lower_is_better
         signs = [rules.ahead_here(a, b) if better else rules.ahead_here(b, a) for a, b in pairs]
         said = "; ".join(f"{_named(a)} against {_named(b)}" for a, b in pairs[:3])
-        kind: ClaimKind = "does not hold" if -1 in signs else "holds" if all(s == 1 for s in signs) else "undecided"
-        return kind, said
+        fate: ClaimKind = "does not hold" if -1 in signs else "holds" if all(s == 1 for s in signs) else "undecided"
+        return fate, said
     ran = [e for e in mine if e.ours is not None]
     if not ran:
         return "not run", ""
     bound = claim.bound * measure.printed_scale
     sign = 1 if claim.check == "above" else -1
-    keep = [e.ours is not None and sign * (e.ours.value - bound) > 0 for e in ran]
+    kept = [_keeps(e.ours, sign, bound, measure) for e in ran if e.ours is not None]
+    kind: ClaimKind = "does not hold" if False in kept else "undecided" if None in kept else "holds"
     said = "; ".join(_named(e) for e in ran[:3])
-    return ("holds" if all(keep) else "does not hold"), f"{said}, the bound being {bound:g}"
+    return kind, f"{said}, the bound being {bound:g}"
+
+
+def _keeps(ours: Summary, sign: int, bound: float, measure: Measure) -> bool | None:
+    """Whether a value lies above (sign 1) or below (−1) a bound; None: it is only known to be worse than something."""
+    beside = sign * (ours.value - bound) > 0
+    worse = 1 if measure.lower_is_better else -1
+    if not ours.beyond or beside == (sign == worse):
+        return beside
+    return None
 
 
 def _recorded(

@@ -62,12 +62,14 @@ def _row(column: Judged, cell: Cell, more: Sequence[str]) -> list[str]:
 
 def outcome(column: Judged) -> str:
     """Who wins in print and here, and how far the orders agree; nothing where nothing was run."""
-    if not column.wins_here:
+    ran = [cell for cell in column.cells if cell.ours is not None]
+    if not column.wins_here or len(ran) < 2:
         return ""
     in_print = " and ".join(column.wins_in_print)
     here = column.wins_here[0]
+    of = f", of the {len(ran)} that were run" if len(ran) < len(column.cells) else ""
     level = column.wins_here[1:]
-    said = [f"Best in print: {in_print}" if in_print else "", f"best here: {here}"]
+    said = [f"Best in print: {in_print}" if in_print else "", f"best here{of}: {here}"]
     said = [one for one in said if one]
     text = "; ".join(said) + (f" (level with it: {', '.join(level)})" if level else "") + "."
     if column.agreement is not None and column.compared > 2:

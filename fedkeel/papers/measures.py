@@ -36,6 +36,8 @@ class Number:
     note: str = ""
     swing: float = 0.0
     """Of a value that is read in a single round: how much the curve swings there, as a standard deviation."""
+    short: bool = False
+    """Whether it is ``beyond`` only because no more rounds were run yet."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Summary:
     notes: tuple[str, ...] = ()
     swing: float = 0.0
     """Of the seeds' curves, where a single round is read: the root of the mean square."""
+    short: bool = False
+    """Whether it is ``beyond`` with a run that can still go on."""
 
     def __str__(self) -> str:
         if self.beyond and math.isinf(self.value):
@@ -154,7 +158,8 @@ def _rounds_to(
     if reached is not None:
         return Number(float(reached), smoothed=None if smooth is None else float(smooth))
     if not whole:  # for now: it is known to need more
-        return Number(float(record.rounds), beyond=True, note=f"{record.rounds} of {budget} rounds were run")
+        note = f"{record.rounds} of {budget} rounds were run"
+        return Number(float(record.rounds), beyond=True, note=note, short=True)
     return Number(float(budget), beyond=True, note=ended)
 
 
@@ -238,6 +243,7 @@ def summary(numbers: Mapping[int, Number], lower: bool) -> Summary:
         smoothed=statistics.fmean(smoothed) if len(smoothed) == n else None,
         notes=notes,
         swing=math.sqrt(statistics.fmean(one.swing**2 for one in numbers.values())),
+        short=beyond and any(one.short for one in numbers.values()),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +125,7 @@ def _judged(paper: Paper, group: Group, records: Records, scale: Scale | None, k
     cells: list[Cell] = []
     used: Counter[Scale] = Counter()
     for cell in group.cells:
-        found = next((one for one in wanted if entries[one][cell.label].ours is not None), None)
+        found = _best_scale({one: entries[one][cell.label].ours for one in wanted})
         used.update([] if found is None else [found])
         entry, result = entries[found or wanted[0]][cell.label], rules[found or wanted[0]].verdict(cell.label)
         cells.append(
@@ -156,6 +156,13 @@ def _judged(paper: Paper, group: Group, records: Records, scale: Scale | None, k
         compared=compared,
         base=paper.base,
     )
+
+
+def _best_scale(ours: Mapping[Scale, Summary | None]) -> Scale | None:
+    """The first that has a number; a run that was cut short of its target gives way to a smaller one that was not."""
+    there = [scale for scale, one in ours.items() if one is not None]
+    whole = [scale for scale, one in ours.items() if one is not None and not one.short]
+    return next(iter(whole or there), None)
 
 
 def _entries(paper: Paper, group: Group, records: Records, scale: Scale, known: dict[Key, Best]) -> dict[str, Entry]:

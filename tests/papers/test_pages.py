@@ -52,6 +52,26 @@ def run_of(paper: str, setting: str, method: str, reached: int, seed: int = 0) -
     )
 
 
+def test_what_people_write_about_a_paper_takes_its_numbers_from_records() -> None:
+    """FedDC with 99 % from round 41 on, where 62 rounds are printed; SCAFFOLD was not run."""
+    found = [verdict("feddc.table1", of(run_of("feddc", "mnist-d2-15", "feddc", 41)))]
+    text = (
+        "{ours: table1 mnist-d2-15 feddc} of {printed: table1 mnist-d2-15 feddc}, {ours: table1 mnist-d2-15 scaffold}"
+    )
+    assert pages.with_numbers(text, found) == "41 of 62, –"
+    assert pages.with_numbers("{ours: table1 nowhere feddc}", found) == "–"
+
+
+@pytest.mark.parametrize("paper", papers())
+def test_every_number_that_is_written_about_a_paper_is_on_record(paper: str) -> None:
+    text = (pages.WRITTEN / f"{paper}.md").read_text(encoding="utf-8")
+    known = Records.of(pages.RECORDS)
+    found = [verdict(one.id, known) for one in papers()[paper].exhibits.values()]
+    for place in pages.NUMBER.finditer(text):
+        assert pages.with_numbers(place.group(), found) != pages.MISSING, place.group()
+    assert "{" not in pages.with_numbers(text, found)
+
+
 @pytest.fixture(scope="module")
 def empty() -> dict[str, str]:
     return {path.name: text for path, text in pages.pages(EMPTY).items()}
@@ -103,7 +123,7 @@ def test_records_turn_into_numbers_and_verdicts() -> None:
     assert "4 runs on record, 2.0 hours of one core, by fedkeel 0.1.0 (0123456789)." in text
     assert re.search(r"\| FedDC \| 62 \| 62 ± 0 \| .* \| 3 \| reproduced \|", text)
     assert re.search(r"\| SCAFFOLD \| 72 \| 10 \| .* \| 1 \| not reproduced \|", text)
-    assert "Best in print: FedDC; best here: SCAFFOLD." in text
+    assert "Best in print: FedDC; best here, of the 2 that were run: SCAFFOLD." in text
 
 
 def test_pictures_are_drawn_for_what_is_on_record_and_old_ones_go(

@@ -122,6 +122,52 @@ def test_seeds_that_stopped_at_a_target_do_not_leave_the_mean_to_those_that_did_
     assert "seed 0 stopped at a target" in best.says.lower()
 
 
+def test_a_run_that_was_cut_short_of_its_target_gives_way_to_a_smaller_one_that_was_not(made: Paper) -> None:
+    """Three of ten rounds at full scale have not got to 0.9; a reduced run had, in round 2 of its five."""
+    cut = [record(name, (0.5, 0.6, 0.7)) for name in ("feddc", "fedavg")]
+    small = [record("feddc", (0.8, 0.9, 0.9, 0.9, 0.9), scale="reduced"), record("fedavg", (0.5,) * 5, scale="reduced")]
+    alone = judge(made, made.exhibits["t"], records(*cut))
+    dc = alone.columns[0].cells[2]
+    assert (str(dc.ours), dc.scale, dc.kind) == (">3", "full", "not comparable")
+    assert alone.claims[0].kind == "not run"  # both are known only to need more than three rounds
+    both = judge(made, made.exhibits["t"], records(*cut, *small))
+    assert [(str(cell.ours), cell.scale) for cell in both.columns[0].cells if cell.ours is not None] == [
+        (">5", "reduced"),
+        ("2", "reduced"),
+    ]
+    assert both.claims[0].because.startswith("at a reduced scale, so far FedDC (2) before FedAvg (>5)")
+    ahead = judge(made, made.exhibits["t"], records(cut[1], record("feddc", (0.9, 0.9, 0.9))))
+    assert ahead.claims[0].because.startswith("so far FedDC (1) before FedAvg (>3)")
+
+
+def test_of_two_that_did_not_get_there_nobody_can_tell() -> None:
+    found = claimed('check = "fastest", method = "feddc", target = 0.97, panel = 1', FAST, LAST)
+    assert (found.kind, found.because.split(" (1 of")[0]) == (
+        "undecided",
+        "nobody can tell FedDC (>10) from FedAvg (>10)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("check", "bound", "kind"),
+    [("above", 5, "holds"), ("above", 15, "undecided"), ("below", 15, "undecided"), ("below", 5, "does not hold")],
+)
+def test_more_than_ten_rounds_against_a_bound(check: str, bound: float, kind: str) -> None:
+    """Never at 0.9 in ten rounds: above 5 for sure, perhaps above 15; surely not below 5."""
+    measure = 'measure = { kind = "rounds_to", target = 0.9 }'
+    found = claimed(f'check = "{check}", method = "fedavg", bound = {bound}, panel = 1, {measure}', LAST)
+    assert found.kind == kind
+
+
+def test_the_best_of_some_is_said_to_be_of_those(made: Paper) -> None:
+    few = judge(made, made.exhibits["t"], records(FAST))
+    assert "est here" not in column_table(few.columns[0])
+    more = judge(made, made.exhibits["t"], records(FAST, SLOW))
+    assert "Best in print: FedDC; best here, of the 2 that were run: FedDC." in column_table(more.columns[0])
+    whole = judge(made, made.exhibits["t"], records(FAST, SLOW, LAST))
+    assert "Best in print: FedDC; best here: FedDC." in column_table(whole.columns[0])
+
+
 def test_a_setting_that_needs_something_says_so() -> None:
     made = paper(TABLE.replace('setting = "a"', 'setting = "far"'))
     found = judge(made, made.exhibits["t"], records())
