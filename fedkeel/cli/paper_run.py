@@ -288,6 +288,13 @@ class Board:
         for why, cells in reasons.items():
             say(f"{a_few(cells)}:")
             say(wrapped(why))
+        if cut := [run for run in self.plan.runs if run.cut_from is not None]:
+            far = max(run.rounds for run in cut)
+            say(f"{_counted(len(cut), 'run')} only up to round {far}; the same command without --rounds goes on.")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
 
 
 @dataclass
@@ -315,7 +322,7 @@ def _how_it_ended(news: News) -> str:
         return f"diverged after round {record.rounds}"
     accuracy = record.series.get("accuracy", ((), ()))[1]
     last = f", accuracy {accuracy[-1]:.2%}" if accuracy and accuracy[-1] is not None else ""
-    return f"{record.rounds} rounds{last}, {duration(record.seconds)}"
+    return f"{_counted(record.rounds, 'round')}{last}, {duration(record.seconds)}"
 
 
 def _number(cell: Cell, records: Mapping[str, Record]) -> str:
@@ -328,7 +335,7 @@ def _number(cell: Cell, records: Mapping[str, Record]) -> str:
 
 def _over_seeds(measure: Measure, runs: Sequence[Planned], records: Mapping[str, Record]) -> str:
     found = {
-        run.seed: number(record, measure, run.rounds, _reference(measure, run, records))
+        run.seed: number(record, measure, run.budget, _reference(measure, run, records))
         for run in runs
         if (record := records.get(_id(run))) is not None
     }

@@ -43,6 +43,8 @@ class Planned:
     """Options of the prediction sets to measure after its last round; empty: none."""
     drawn: tuple[str, ...] = ()
     """Names of values that the paper's figures show."""
+    cut_from: int | None = None
+    """How many rounds it has, where it is to stop earlier for now."""
 
     @property
     def name(self) -> str:
@@ -51,8 +53,13 @@ class Planned:
 
     @property
     def rounds(self) -> int:
-        """All of them."""
+        """Those to compute."""
         return self.experiment.training.rounds
+
+    @property
+    def budget(self) -> int:
+        """Those that the setting has."""
+        return self.cut_from or self.rounds
 
     def served_by(self, record: Record | None) -> bool:
         """Whether a record is of this run and has all that is wanted of it."""
@@ -176,10 +183,10 @@ def _first_rounds(run: Planned, rounds: int) -> Planned:
     experiment = run.experiment.model_copy(update={"training": training})
     if key(experiment, run.like, run.sets) != run.key:
         raise InputError(
-            f"the run {run.name} of {run.paper} cannot be cut at {rounds} rounds: its numbers depend on its length, "
-            f"{run.rounds} rounds; leave --rounds out, or name columns without it with --only."
+            f"the run {run.name} of {run.paper} cannot be cut after round {rounds}: its numbers depend on how long "
+            f"it is ({run.rounds} rounds); leave --rounds out, or name other columns with --only."
         )
-    return replace(run, experiment=experiment)
+    return replace(run, experiment=experiment, cut_from=run.rounds)
 
 
 def _end_of(panel: Panel) -> Measure:

@@ -206,6 +206,7 @@ def test_the_first_rounds_alone_are_the_same_run() -> None:
     whole = plan([exhibit("feddc.table1")], only=only, methods=methods, seeds=1).runs[0]
     first = plan([exhibit("feddc.table1")], only=only, methods=methods, seeds=1, rounds=50).runs[0]
     assert (whole.rounds, first.rounds, first.key, first.name) == (600, 50, whole.key, whole.name)
+    assert (whole.budget, first.budget) == (600, 600)
     begun = record(key=whole.key, rounds=50)
     assert first.served_by(begun)
     assert not whole.served_by(begun)
@@ -214,7 +215,7 @@ def test_the_first_rounds_alone_are_the_same_run() -> None:
 
 def test_a_run_whose_numbers_depend_on_its_length_is_not_cut() -> None:
     """Prediction sets are those of the last round."""
-    with pytest.raises(InputError, match="cannot be cut at 10 rounds"):
+    with pytest.raises(InputError, match="cannot be cut after round 10"):
         plan([exhibit("fedpmvr.figure5")], rounds=10)
 
 

@@ -357,7 +357,11 @@ def test_a_commands_plain_lines_fit_their_terminal(tmp_path: Path) -> None:
     assert table["scales"] == ["smoke", "reduced", "full"]
     assert table["seconds"] > 0
     assert rows["feddc.figure1"]["seconds"] is None
-    shown = said("run", "feddc.table1", "--only", "mnist-d1-all", "--scale", "smoke", "--workers", "1")
+    column = ("run", "feddc.table1", "--only", "mnist-d1-all", "--scale", "smoke", "--workers", "1")
+    *_, numbers, last = said(*column, "--rounds", "1").splitlines()
+    assert numbers.split()[1:] == [">1"] * 5
+    assert last == "5 runs only up to round 1; the same command without --rounds goes on."
+    shown = said(*column)
     assert "mnist-d1-all" in shown
     assert shown.splitlines()[-1].split()[1:] == [">2"] * 5  # 98 % is not reached in two rounds
     assert all(len(line) <= 80 for line in shown.splitlines()[-3:])
