@@ -85,6 +85,10 @@ class _Frame:
     def runs(self, line: Line) -> list[Record]:
         return runs(self.paper, line.setting, line.method, self.records, self.scale)
 
+    def budget(self, line: Line) -> int:
+        """The last round of a line that the panel shows."""
+        return _last_round(self.paper, self.panel, line, self.scale)
+
     def is_own(self, line: Line) -> bool:
         """Whether a line is drawn strongly: the paper's own among others."""
         own = [self.paper.methods[one.method].algorithm in self.paper.own for one in self.panel.lines]
@@ -103,6 +107,16 @@ class _Frame:
             said.append(f"reduced: {words[0]}" if len(words) == 1 else "reduced")
         elif self.scale == "smoke":
             said.append("smoke: shows that it runs, no more")
+        cut = [
+            (record.rounds, rounds)
+            for line in self.panel.lines
+            for rounds in (self.budget(line),)
+            for record in self.runs(line)
+            if _is_cut(record, rounds)
+        ]
+        if cut:
+            done, rounds = max(cut)
+            said.append(f"{done} of {rounds} rounds so far")
         if missing:
             named = ", ".join(missing) if len(missing) <= 3 else f"{len(missing)} of {len(self.panel.lines)}"
             said.append(f"not run: {named}")
@@ -153,11 +167,24 @@ def _together(
 
 
 def _scale_of(paper: Paper, panel: Panel, records: Records, scale: Scale | None) -> Scale | None:
-    """The best scale at which anything of a panel is on record."""
+    """The best scale at which anything of a panel is on record, to its last round if that can be had."""
+    there: dict[Scale, bool] = {}
     for one in scales(scale):
-        if any(runs(paper, line.setting, line.method, records, one) for line in panel.lines):
-            return one
-    return None
+        for line in panel.lines:
+            if found := runs(paper, line.setting, line.method, records, one):
+                rounds = _last_round(paper, panel, line, one)
+                there[one] = there.get(one, False) or not all(_is_cut(record, rounds) for record in found)
+    return next((one for one, is_whole in there.items() if is_whole), next(iter(there), None))
+
+
+def _last_round(paper: Paper, panel: Panel, line: Line, scale: Scale) -> int:
+    rounds = budget(paper, line.setting, scale)
+    return min(panel.rounds or rounds, rounds)
+
+
+def _is_cut(record: Record, rounds: int) -> bool:
+    """Whether a run can still go on."""
+    return record.rounds < rounds and record.ended != "diverged"
 
 
 def _panel(
@@ -210,8 +237,7 @@ def _curves(frame: _Frame) -> _Drawn:
     panel = frame.panel
     curves, missing = [], []
     for line in panel.lines:
-        found, rounds = frame.runs(line), budget(frame.paper, line.setting, frame.scale)
-        upto = min(panel.rounds or rounds, rounds)
+        found, upto = frame.runs(line), frame.budget(line)
         curve = curve_of(
             line.label,
             (_known(record, panel.metric) for record in found),

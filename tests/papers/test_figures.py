@@ -182,6 +182,16 @@ def test_a_seed_that_ends_early_ends_the_mean(made: Paper) -> None:
     assert "cross: diverged" in words(found)
 
 
+def test_runs_that_were_cut_are_said_to_be_and_give_way_to_whole_ones(made: Paper) -> None:
+    """Three of ten rounds; at the reduced scale, five of five."""
+    cut, small = record("feddc", CURVE[:3]), record("feddc", CURVE[:5], scale="reduced")
+    assert "3 of 10 rounds so far" in words(spec(made, "curves", cut))
+    both = words(spec(made, "curves", cut, small))
+    assert "so far" not in both
+    assert "reduced: 5 instead of 10 rounds" in both
+    assert "so far" not in words(spec(made, "curves", record("feddc", CURVE[:3], ended="diverged")))
+
+
 def test_the_reduced_scale_is_said(made: Paper) -> None:
     found = spec(made, "curves", record("feddc", CURVE[:5], scale="reduced"))
     assert "reduced: 5 instead of 10 rounds" in words(found)
