@@ -177,6 +177,9 @@ def _shortened(cell: Cell, rounds: int | None) -> Cell:
 
 
 def _first_rounds(run: Planned, rounds: int) -> Planned:
+    """Up to the last evaluation in so many rounds, or the first: one for the cut alone would stay in the record."""
+    every = run.experiment.evaluation.every
+    rounds = max(every, rounds // every * every)
     if run.rounds <= rounds:
         return run
     training = run.experiment.training.model_copy(update={"rounds": rounds})

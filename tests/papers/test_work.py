@@ -45,6 +45,9 @@ base = "small"
 [settings.wild]
 base = "small"
 training = { lr = 1e30, weight_decay = 1.0 }
+[settings.seldom]
+base = "small"
+evaluation = { every = 2 }
 [settings.nowhere]
 base = "small"
 data = { name = "cifar100", samples = 10 }
@@ -132,12 +135,15 @@ def test_a_run_that_had_reached_its_target_goes_on_when_more_is_wanted(paper: Pa
 
 
 def test_the_first_rounds_are_kept_and_gone_on_with(paper: Paper, tmp_path: Path) -> None:
+    """Evaluated after rounds 2 and 4: asked for three, two are run, lest the record have one more than a whole run's."""
     from fedkeel.papers.plan import _first_rounds
 
-    whole = planned(paper, "small", "fedavg")
-    first = _first_rounds(whole, 2)
+    whole = planned(paper, "seldom", "fedavg")
+    first = _first_rounds(whole, 3)
     work([first], tmp_path, 0)
     assert (outcome_of(first, tmp_path).rounds, outcome_of(first, tmp_path).ended) == (2, "finished")
+    assert _first_rounds(whole, 1).rounds == 2
+    assert _first_rounds(whole, 5) == whole
     work([whole], tmp_path, 0)
     work([whole], tmp_path / "undisturbed", 0)
     assert same(outcome_of(whole, tmp_path)) == same(outcome_of(whole, tmp_path / "undisturbed"))
