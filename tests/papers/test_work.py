@@ -135,7 +135,7 @@ def test_a_run_that_had_reached_its_target_goes_on_when_more_is_wanted(paper: Pa
 
 
 def test_the_first_rounds_are_kept_and_gone_on_with(paper: Paper, tmp_path: Path) -> None:
-    """Evaluated after rounds 2 and 4: asked for three, two are run, lest the record have one more than a whole run's."""
+    """Evaluated after rounds 2 and 4: asked for three, two are run, so that the record is a whole run's."""
     from fedkeel.papers.plan import _first_rounds
 
     whole = planned(paper, "seldom", "fedavg")
