@@ -3,7 +3,8 @@
 No paper's experiment: one common setting, in which no default may diverge. MNIST, 100 clients of 600 samples with
 class shares from Dirichlet(0.1), 10 of them a round; 2NN; 2 local epochs, batches of 50 (24 steps), η = 0.1, gradients
 clipped at norm 10; 100 rounds, the test set after each. Where an algorithm refuses this setting it gets the nearest
-one that it takes, with about as many local steps a round; the row says so. Nothing is tuned for anybody.
+one that it takes, with about as many local steps a round; the row says so. Nothing is tuned for anybody. CPU seconds
+are rough, since other work ran beside: differences of a quarter mean nothing.
 """
 
 from __future__ import annotations
