@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,7 +121,7 @@ class _Frame:
         if missing:
             named = ", ".join(missing) if len(missing) <= 3 else f"{len(missing)} of {len(self.panel.lines)}"
             said.append(f"not run: {named}")
-        return panel_title(self.panel.title, "; ".join(said))
+        return panel_title(self.panel.title, _wrapped("; ".join(said), self.size[0]))
 
     def lines(self, curves: Sequence[Curve], shows: str, missing: Sequence[str], **options: Any) -> Any:
         """Curves of what the panel shows; ``options`` are those of ``plots.lines``."""
@@ -148,10 +149,11 @@ def _together(
 ) -> Any:
     import altair as alt
 
-    if any(panel.title.subtitle for panel in panels):  # all frames begin at the same height
-        for panel in panels:
-            panel.title.subtitle = panel.title.subtitle or " "
     lines = [panels[row * columns : (row + 1) * columns] for row in range(rows)]
+    for line in lines:  # all frames of a row begin at the same height
+        most = max((len(panel.title.subtitle) for panel in line), default=0)
+        for panel in line:
+            panel.title.subtitle = [*panel.title.subtitle, *[" "] * (most - len(panel.title.subtitle))]
     chart = alt.vconcat(*(alt.hconcat(*line, spacing=28) for line in lines if line), spacing=24)
     subtitle = [f"{paper.authors}, {paper.venue}, {chosen.where}, computed by fedkeel", *notes]
     return theme.styled(chart, theme.heading(chosen.title, subtitle)).configure_legend(
@@ -164,6 +166,11 @@ def _together(
         labelLimit=260,
         offset=16,
     )
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of small print that are no wider than a panel: one of its characters takes some five pixels."""
+    return textwrap.wrap(text, max(24, width // 5))
 
 
 def _scale_of(paper: Paper, panel: Panel, records: Records, scale: Scale | None) -> Scale | None:
@@ -222,7 +229,9 @@ def _not_run(paper: Paper, panel: Panel, size: tuple[int, int]) -> Any:
     )
     words = frame.mark_text(color=theme.FAINT, fontSize=14, text="not run")
     words = words.encode(x=alt.value(size[0] / 2), y=alt.value(size[1] / 2))
-    return (ground + words).properties(width=size[0], height=size[1], title=panel_title(panel.title, below))
+    return (ground + words).properties(
+        width=size[0], height=size[1], title=panel_title(panel.title, _wrapped(below, size[0]))
+    )
 
 
 # -- Curves

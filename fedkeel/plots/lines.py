@@ -220,8 +220,8 @@ def domain(values: Sequence[float], log: bool = False) -> tuple[float, float]:
     return low - (room if low < 0 or low > room else low), high + room
 
 
-def panel_title(title: str, below: str = "") -> Any:
-    """The title of one of several panels."""
+def panel_title(title: str, below: str | Sequence[str] = "") -> Any:
+    """The title of one of several panels, above a line or several."""
     import altair as alt
 
     return alt.TitleParams(

@@ -9,8 +9,8 @@ import pytest
 
 from fedkeel.errors import InputError
 from fedkeel.papers.figures import draw
-from fedkeel.papers.format import Paper
-from fedkeel.papers.records import Record
+from fedkeel.papers.format import Paper, papers
+from fedkeel.papers.records import Record, Records
 from fedkeel.papers.toy import averaged, optimum
 from fedkeel.papers.verdicts import judge
 from fedkeel.plots.lines import MOST_POINTS
@@ -190,6 +190,15 @@ def test_runs_that_were_cut_are_said_to_be_and_give_way_to_whole_ones(made: Pape
     assert "so far" not in both
     assert "reduced: 5 instead of 10 rounds" in both
     assert "so far" not in words(spec(made, "curves", record("feddc", CURVE[:3], ended="diverged")))
+
+
+def test_small_print_is_no_wider_than_its_panel() -> None:
+    """Three panels of 290 pixels stand in a row: 58 characters a line, and frames begin below as many lines."""
+    gvrgm = papers()["fedgvrgm"]
+    found = draw(gvrgm, gvrgm.exhibits["figure3"], Records.of(Path(__file__).parents[2] / "results")).to_dict()
+    rows = [[panel["title"]["subtitle"] for panel in row["hconcat"]] for row in found["vconcat"]]
+    assert max(len(line) for row in rows for lines in row for line in lines) in range(40, 59)
+    assert all(len({len(lines) for lines in row}) == 1 for row in rows)
 
 
 def test_the_reduced_scale_is_said(made: Paper) -> None:
