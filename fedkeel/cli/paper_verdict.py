@@ -11,6 +11,7 @@ import typer
 from fedkeel.cli.options import Json, usable
 
 if TYPE_CHECKING:
+    from fedkeel.papers.records import Records
     from fedkeel.papers.verdicts import ExhibitVerdict, Judged
 
 From = Annotated[
@@ -47,6 +48,8 @@ def verdict(
     else:
         for one in found:
             _show(one, everything)
+            if scale is None and (hint := _first_step(one, records)):
+                say(hint, style="dim", soft_wrap=True)
         if len(found) > 1:
             say("\nIn all: " + ", ".join(f"{count} {kind}" for kind, count in total(found).items()), style="bold")
 
@@ -92,6 +95,23 @@ def _show(found: ExhibitVerdict, everything: bool) -> None:
         say(f"\n{markdown.summary(found)}")
     elif not found.claims:
         say(exhibit.shows)
+
+
+def _first_step(found: ExhibitVerdict, records: Records) -> str:
+    """What to type next where nothing is there to be judged; nothing where something is."""
+    from fedkeel.papers import api
+    from fedkeel.papers.format import papers
+
+    if not found.cells or any(cell.ours is not None for cell in found.cells):
+        return ""
+    exhibit = found.exhibit
+    if any(cell.ours is not None for cell in api.verdict(exhibit.id, records=records, scale="smoke").cells):
+        return "There are smoke runs, from which nothing can be judged: --scale smoke shows them."
+    settings = papers()[exhibit.paper].settings
+    for part in exhibit.parts:
+        if not any(settings[line.setting].needs for line in part.lines):
+            return f"To begin with a part of it: fedkeel paper run {exhibit.id} --only {part.id}"
+    return ""
 
 
 def _left_out(columns: Sequence[Judged], shown: Sequence[Judged]) -> dict[str, list[str]]:

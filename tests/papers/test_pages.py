@@ -13,7 +13,7 @@ from docs.pages import pictures
 from fedkeel.errors import DataError
 from fedkeel.papers.current import resolved
 from fedkeel.papers.figures import draw
-from fedkeel.papers.format import Measure, papers
+from fedkeel.papers.format import Measure, Scale, papers
 from fedkeel.papers.measures import SWING_OVER
 from fedkeel.papers.plan import planned
 from fedkeel.papers.records import Record, Records
@@ -27,15 +27,15 @@ def of(*made: Record) -> Records:
     return Records(Path("results"), {(r.paper, r.setting, r.method, r.scale, r.seed): r for r in made})
 
 
-def run_of(paper: str, setting: str, method: str, reached: int, seed: int = 0) -> Record:
-    """A full run, such as the paper's file describes, that has 99 % from a round on."""
-    run = planned(papers()[paper], setting, method, "full", seed)
+def run_of(paper: str, setting: str, method: str, reached: int, seed: int = 0, scale: Scale = "full") -> Record:
+    """A run such as the paper's file describes that has 99 % from a round on."""
+    run = planned(papers()[paper], setting, method, scale, seed)
     rounds = tuple(range(1, run.rounds + 1))
     accuracy = tuple(0.5 if r < reached else 0.99 for r in rounds)
     return Record(
         paper=paper,
         setting=setting,
-        scale="full",
+        scale=scale,
         method=method,
         seed=seed,
         key=run.key,

@@ -50,6 +50,22 @@ def test_columns_that_nobody_has_run_are_named_and_shown_on_request(folder: Path
     assert tables("--from", str(folder), "--scale", "smoke") == columns
 
 
+def test_where_nothing_is_run_the_next_command_is_named(folder: Path, tmp_path: Path) -> None:
+    """An empty folder: a column that needs neither a GPU nor data; a smoke run: how to see it; a record: neither."""
+
+    def last(where: Path, name: str = "feddc.table1", *more: str) -> str:
+        return typed("verdict", name, "--from", str(where), *more).stdout.splitlines()[-1]
+
+    begin = "To begin with a part of it: fedkeel paper run"
+    assert last(tmp_path) == f"{begin} feddc.table1 --only mnist-d1-all"
+    assert last(tmp_path, "feddc.table3").startswith(f"{begin} feddc.table3 --only mnist-iid-all")
+    assert begin not in last(tmp_path, "feddc.table2")
+    write(tmp_path, run_of("feddc", "mnist-d2-15", "feddc", 2, scale="smoke"))
+    assert last(tmp_path).endswith("--scale smoke shows them.")
+    assert begin not in last(tmp_path, "feddc.table1", "--scale", "smoke")
+    assert begin not in last(folder)
+
+
 def test_the_same_for_a_program(folder: Path) -> None:
     found = typed("verdict", "feddc.table1", "--from", str(folder), "--json")
     (table,) = json.loads(found.stdout)
