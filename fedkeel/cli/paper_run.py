@@ -270,8 +270,6 @@ class Board:
 
     def result(self, outcome: Outcome) -> None:
         """What came of every cell, and why some have nothing."""
-        if self.quiet:
-            return
         for exhibit in dict.fromkeys(cell.exhibit for cell in self.plan.cells):
             rows: dict[str, Row] = {}
             for cell in self.plan.cells:

@@ -99,8 +99,7 @@ def run_chosen(
     about = contest(name).with_budget(*budget)
     chosen = named(algorithms) or results.Leaderboard(way.out, published).entrants(name)
     outcome = conduct(about, chosen, way)
-    if not way.quiet:
-        _show(results.board_of(about, outcome.records), [])
+    _show(results.board_of(about, outcome.records), [])
     finish(outcome, way.quiet)
 
 

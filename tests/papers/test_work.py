@@ -354,6 +354,8 @@ def test_a_commands_plain_lines_fit_their_terminal(tmp_path: Path) -> None:
 
     ran = said("run", *EXHIBIT, "--scale", "smoke", "--workers", "1")
     assert "[3/3]" in ran
+    results = said("run", *EXHIBIT, "--scale", "smoke", "--workers", "1", "--quiet")
+    assert results == ran.partition("[3/3]")[2].partition("\n")[2]  # the table, and nothing of how it came about
     listed = said("list")
     assert all(len(line) <= 80 for line in listed.splitlines())
     rows = {row["id"]: row for row in json.loads(said("list", "--json"))}
