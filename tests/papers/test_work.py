@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import fedkeel as fk
+from fedkeel.cli.main import app
+from fedkeel.cli.screen import console
 from fedkeel.engine.settings import Until
 from fedkeel.errors import InputError
 from fedkeel.papers import crew
@@ -345,12 +348,14 @@ def test_a_record_has_the_values_of_single_clients_that_figures_show() -> None:
     assert kept_values(history, ()).keys() == {"L", "active"}
 
 
-def test_a_commands_plain_lines_fit_their_terminal(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", "from fedkeel.cli.main import run; run()", "paper"]
-    env = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+def test_a_commands_plain_lines_fit_their_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "_width", 80)
 
     def said(*more: str) -> str:
-        return subprocess.run([*words, *more], cwd=tmp_path, env=env, capture_output=True, text=True, check=True).stdout
+        found = CliRunner().invoke(app, ["paper", *more])
+        assert found.exit_code == 0, found.output
+        return found.stdout
 
     ran = said("run", *EXHIBIT, "--scale", "smoke", "--workers", "1")
     assert "[3/3]" in ran
