@@ -154,7 +154,7 @@ def _together(
         most = max((len(panel.title.subtitle) for panel in line), default=0)
         for panel in line:
             panel.title.subtitle = [*panel.title.subtitle, *[" "] * (most - len(panel.title.subtitle))]
-    chart = alt.vconcat(*(alt.hconcat(*line, spacing=28) for line in lines if line), spacing=24)
+    chart = alt.concat(*panels, columns=columns, align="each", spacing={"row": 24, "column": 28})
     subtitle = [f"{paper.authors}, {paper.venue}, {chosen.where}, computed by fedkeel", *notes]
     return theme.styled(chart, theme.heading(chosen.title, subtitle)).configure_legend(
         orient="bottom",

@@ -196,7 +196,9 @@ def test_small_print_is_no_wider_than_its_panel() -> None:
     """Three panels of 290 pixels stand in a row: 58 characters a line, and frames begin below as many lines."""
     gvrgm = papers()["fedgvrgm"]
     found = draw(gvrgm, gvrgm.exhibits["figure3"], Records.of(Path(__file__).parents[2] / "results")).to_dict()
-    rows = [[panel["title"]["subtitle"] for panel in row["hconcat"]] for row in found["vconcat"]]
+    small, columns = [panel["title"]["subtitle"] for panel in found["concat"]], found["columns"]
+    rows = [small[first : first + columns] for first in range(0, len(small), columns)]
+    assert (len(rows), columns) == (3, 3)
     assert max(len(line) for row in rows for lines in row for line in lines) in range(40, 59)
     assert all(len({len(lines) for lines in row}) == 1 for row in rows)
 
