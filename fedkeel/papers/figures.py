@@ -415,7 +415,8 @@ def _values(frame: _Frame, chosen: Exhibit) -> _Drawn:
     at = chosen.panels.index(panel) + 1
     claims = [claim for claim in chosen.claims if claim.value == panel.value and claim.panel in (None, at)]
     bounds = [claim.bound for claim in claims if claim.bound is not None]
-    chart = frame.lines(curves, str(panel.value), missing, log=panel.log, rules=bounds)
+    symbol = panel.title.rpartition(": ")[2]  # "CNN, MNIST: η τ̄ L", or the symbol alone
+    chart = frame.lines(curves, symbol, missing, log=panel.log, rules=bounds)
     notes = ["dashed: the bound that is claimed"] if bounds else []
     notes += (
         ["lines of clients: the first seed"] if any(c.label.startswith(("client ", "place ")) for c in curves) else []

@@ -56,7 +56,7 @@ title = "Values"
 shows = "-"
 claims = [{ says = "so", check = "above", value = "premise", bound = 1.0 }]
 [[exhibits.values.panels]]
-title = "tau"
+title = "First: τ_i"
 setting = "a"
 method = "feddc"
 value = "tau"
@@ -237,6 +237,7 @@ def test_values_of_clients_are_lines_of_their_own(made: Paper) -> None:
     assert {row["line"] for row in drawn(found, "mean")} == {"client 1", "client 2", "FedDC"}
     assert [row["at"] for row in drawn(found, "at") if "line" not in row] == [1.0]  # the claimed bound
     assert min(row["x"] for row in drawn(found, "mean") if row["line"] == "FedDC") == 2
+    assert '"title": "τ_i"' in words(found)  # the axis has the symbol that ends the panel's title, "First: τ_i"
 
 
 def test_a_value_that_nobody_recorded_is_not_run(made: Paper) -> None:
