@@ -72,6 +72,17 @@ def test_every_number_that_is_written_about_a_paper_is_on_record(paper: str) -> 
     assert "{" not in pages.with_numbers(text, found)
 
 
+@pytest.mark.parametrize(("setting", "printed"), [("svm", 86.87), ("cnn-mnist", 93.43)])
+def test_central_training_is_near_print_after_a_fifth_of_fedvecas_steps(setting: str, printed: float) -> None:
+    """What FedVeca's page says: within a point in round 20 of 100, and further away at the end."""
+    found = Records.of(pages.RECORDS).seeds("fedveca", setting, "centralised")
+    assert found
+    for record in found:
+        accuracy = dict(zip(*record.series["accuracy"], strict=True))
+        early, late = (abs(100 * (accuracy[round] or 0.0) - printed) for round in (20, 100))
+        assert early < min(1.0, late)
+
+
 @pytest.fixture(scope="module")
 def empty() -> dict[str, str]:
     return {path.name: text for path, text in pages.pages(EMPTY).items()}
