@@ -201,6 +201,7 @@ class Panel(Part):
 
     id: str
     title: str
+    """In an exhibit of kind ``values`` it ends with the symbol of its axis: ``CNN, MNIST: η τ̄ L``."""
     setting: str | None = None
     methods: tuple[str, ...] = ()
     metric: Metric = "accuracy"

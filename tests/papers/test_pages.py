@@ -4,6 +4,7 @@ import math
 import os
 import re
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -81,6 +82,29 @@ def test_central_training_is_near_print_after_a_fifth_of_fedvecas_steps(setting:
         accuracy = dict(zip(*record.series["accuracy"], strict=True))
         early, late = (abs(100 * (accuracy[round] or 0.0) - printed) for round in (20, 100))
         assert early < min(1.0, late)
+
+
+def test_the_price_of_fedvecas_rounds_is_on_record() -> None:
+    """What its page says: about thirty times FedAvg's time, for as many steps."""
+    known = Records.of(pages.RECORDS)
+    veca, avg = (known.get("fedveca", "cnn-mnist", method, 0) for method in ("fedveca", "fedavg"))
+    assert veca is not None
+    assert avg is not None
+    assert 25 < veca.seconds / avg.seconds < 35
+    assert veca.steps == pytest.approx(avg.steps, rel=0.1)
+
+
+def test_what_is_said_of_momentum_on_cifar10_is_on_record() -> None:
+    """Means over the last ten evaluations: the two with momentum are above the first loss, FedGVR is the lowest."""
+    known = Records.of(pages.RECORDS)
+    late = {}
+    for method in ("fedavg", "fedprox", "fedgm", "fedgvr", "fedgvrgm"):
+        record = known.get("fedgvrgm", "cifar10-a05", method, 0, "reduced")
+        assert record is not None
+        losses = [loss for loss in record.series["train_loss"][1] if loss is not None]
+        late[method] = fmean(losses[-10:])
+        assert (late[method] > losses[0]) == (method in ("fedgm", "fedgvrgm"))
+    assert min(late, key=lambda method: late[method]) == "fedgvr"
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def test_columns_that_nobody_has_run_are_named_and_shown_on_request(folder: Path
 
 
 def test_where_nothing_is_run_the_next_command_is_named(folder: Path, tmp_path: Path) -> None:
-    """An empty folder: a column that needs neither a GPU nor data; a smoke run: how to see it; a record: neither."""
+    """An empty folder: a column without declared needs; a smoke run: how to see it; a record: neither."""
 
     def last(where: Path, name: str = "feddc.table1", *more: str) -> str:
         return typed("verdict", name, "--from", str(where), *more).stdout.splitlines()[-1]
